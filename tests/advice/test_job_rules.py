@@ -11,7 +11,7 @@ import pytest
 
 import sonde
 from sonde.advice.finding import Advice
-from sonde.advice.judge import load_rules
+from sonde.advice.judge import choose_some, load_rules
 from sonde.advice.verdict import Verdict
 from sonde.session.folder import list_sessions
 from support.handmade_machine import NOTHING, OFF, Machine, record
@@ -365,6 +365,30 @@ def test_a_slow_rank_says_what_it_does_differently() -> None:
     assert machine.evidence["times_as_long"] == pytest.approx(2)
     alike = judge(rank(0, 0.05, _=0.1), rank(1, 0.0, _=0.2))
     assert alike.line == "" and alike.todo == ""
+    ranks = [rank(number, 0.05 if number < 4 else 0.001 * (number - 4)) for number in range(6)]
+    for one in ranks:
+        one.host = f"node{one.rank // 2}"
+    host = judge(*ranks)
+    assert host.who == "host node2" and "wait for its ranks 4-5" in host.title
+
+
+def test_ranks_without_a_recording_are_named() -> None:
+    (rule,) = load_rules(["missing_rank"])
+    seen = [SimpleNamespace(piece=0, job="train", size=size, ranks=[0, 1, 3]) for size in (4, 9)]
+    one, many = rule.module.judge(seen, rule.limits)
+    assert (one.fired, one.title) == (True, "Rank 2 of the job: no recording")
+    assert many.title == "Ranks 2, 4-8 of the job: no recording"
+    whole = SimpleNamespace(piece=0, job="train", size=2, ranks=[0, 1])
+    assert [found.fired for found in rule.module.judge([whole], rule.limits)] == [False]
+
+
+def test_of_a_large_job_some_processes_are_looked_at_one_by_one() -> None:
+    sessions = [SimpleNamespace(rank=rank, host="node", pid=rank) for rank in range(1000)]
+    some = choose_some(sessions)
+    assert len(some) == 32 and some[0].rank == 0 and some[-1].rank > 900
+    assert choose_some(sessions[:32]) == sessions[:32]
+    (slow, gc) = load_rules(["slow_rank", "gc_pauses"])
+    assert slow.is_wide and not gc.is_wide
 
 
 def test_even_ranks_are_not_told(monkeypatch) -> None:

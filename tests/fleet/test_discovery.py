@@ -2,7 +2,12 @@
 
 from __future__ import annotations
 
+import base64
+import json
+import pickle
 import socket
+import threading
+from http.server import BaseHTTPRequestHandler, HTTPServer
 from pathlib import Path
 
 import pytest
@@ -69,3 +74,59 @@ def test_every_address_of_a_name_is_a_host(monkeypatch) -> None:
     assert dns.list_hosts("agents:99")[0] == "10.0.0.1:99"
     with pytest.raises(Error, match="has no address"):
         dns.list_hosts("nobody")
+
+
+def test_rays_dashboard_lists_the_nodes_that_are_alive() -> None:
+    nodes = [{"node_ip": "10.0.0.1", "state": "ALIVE"}, {"node_ip": "10.0.0.2", "state": "DEAD"},
+             {"node_ip": "10.0.0.3", "state": "ALIVE"}]  # fmt: skip
+
+    class Dashboard(BaseHTTPRequestHandler):
+        def do_GET(self) -> None:
+            self.send_response(200)
+            self.end_headers()
+            whole = {"result": True, "data": {"result": {"result": nodes}}}
+            self.wfile.write(json.dumps(whole if self.path.startswith("/api/v0/") else {}).encode())
+
+        def log_message(self, *_words: object) -> None:
+            pass
+
+    with HTTPServer(("127.0.0.1", 0), Dashboard) as server:
+        thread = threading.Thread(target=server.serve_forever)
+        thread.start()
+        place = f"127.0.0.1:{server.server_port}"
+        try:
+            assert find_cluster(f"train@ray:{place}") == ("train", ["10.0.0.1", "10.0.0.3"])
+            nodes[0].pop("node_ip")
+            with pytest.raises(Error, match="is not Ray's dashboard"):
+                find_cluster(f"@ray:{place}")
+        finally:
+            server.shutdown()
+            thread.join()
+    with pytest.raises(Error, match="dashboard does not answer"):
+        find_cluster(f"@ray:{place}")
+
+
+def test_torchruns_store_names_the_hosts_and_nothing_in_it_is_run(tmp_path: Path) -> None:
+    pytest.importorskip("torch")
+    from torch.distributed import TCPStore
+    from torch.distributed.elastic.rendezvous import dynamic_rendezvous as rendezvous
+
+    state = rendezvous._RendezvousState()
+    state.participants = {rendezvous._NodeDesc("node2", 7, 0): 1,
+                          rendezvous._NodeDesc("node1", 8, 0): 0}  # fmt: skip
+    store = TCPStore("127.0.0.1", 0, is_master=True, wait_for_workers=False)
+    store.set("torch.rendezvous.job", base64.b64encode(pickle.dumps(state)))
+    place = f"@torchrun:127.0.0.1:{store.port}"
+    assert find_cluster(f"{place}/job") == ("all", ["node1", "node2"])
+
+    class Harm:
+        def __reduce__(self) -> tuple[object, ...]:
+            return Path.touch, (tmp_path / "harm",)
+
+    for text in (base64.b64encode(pickle.dumps(Harm())), b"%%%", b"", base64.b64encode(b"x")):
+        store.set("torch.rendezvous.job", text)
+        with pytest.raises(Error, match="holds no rendezvous"):
+            find_cluster(f"{place}/job")
+    assert not (tmp_path / "harm").exists()
+    with pytest.raises(Error, match="write @torchrun"):
+        find_cluster("@torchrun:node1")

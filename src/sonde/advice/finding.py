@@ -71,6 +71,7 @@ class Advice:
     processes: Sequence[str]
     findings: Sequence[Finding] = ()
     outcomes: Sequence[Outcome] = field(default=())
+    looked_at: int | None = None  # processes that were looked at one by one; None: all
     places: Sequence[HotPlace] = field(default=())  # where the time went, if nothing bad was found
 
     @property

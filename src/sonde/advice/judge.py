@@ -20,11 +20,13 @@ from sonde.analysis.profile import Profile, Selection
 from sonde.analysis.window import Window
 from sonde.config_file import FileSettings
 from sonde.errors import ConfigError, Error
+from sonde.session import Session
 from sonde.store.held import HeldRecording
 from sonde.store.recording import Recording, open_recording
 from sonde.words import show_moment
 
 PIECE_S = 10.0
+MOST_PROCESSES = 32  # that are looked at one by one
 
 
 @dataclass(frozen=True)
@@ -47,6 +49,14 @@ class Rule:
             if text.startswith(begin):
                 return text.removeprefix(begin).lstrip(": ").strip()
         return ""
+
+    @property
+    def is_wide(self) -> bool:
+        """Whether it looks at every process of a job, however many: it compares them, or is about
+        their machines."""
+        needs = getattr(self.module, "NEEDS", ())
+        about_machines = bool(needs) and all(need.startswith("system.") for need in needs)
+        return about_machines or getattr(self.module, "COMPARES", False)
 
     @property
     def why(self) -> str:
@@ -103,12 +113,25 @@ def advise(
 ) -> Advice:
     """Return what is wrong with a recorded job and its children, what shows it, and what to do."""
     found = load_rules(rules, limits)
-    with HeldRecording(open_recording(target).add_relatives().sessions) as recording:
+    sessions = open_recording(target).add_relatives().sessions
+    some = choose_some(sessions)
+    with HeldRecording(sessions) as whole, HeldRecording(some) as recording:
         period = find_period(recording, since, until, piece_s)
-        advice = judge(recording, found, period)
+        advice = judge(recording, found, period, whole if len(some) < len(sessions) else None)
         if rules is not None or advice.worst in ("warning", "critical"):
             return advice
         return replace(advice, places=_find_places(recording, period))
+
+
+def choose_some(sessions: Sequence[Session]) -> list[Session]:
+    """Return the processes that are looked at one by one: all, or of a large job a few that are
+    spread evenly over it, and so over its hosts. Its ranks do the same, by and large; rules that
+    compare them look at all."""
+    if len(sessions) <= MOST_PROCESSES:
+        return list(sessions)
+    ordered = sorted(sessions, key=lambda one: (one.rank is None, one.rank or 0, one.host, one.pid))
+    step = len(ordered) / MOST_PROCESSES
+    return [ordered[int(at * step)] for at in range(MOST_PROCESSES)]
 
 
 def _find_places(recording: Recording, period: Period) -> list[HotPlace]:
@@ -120,15 +143,24 @@ def _find_places(recording: Recording, period: Period) -> list[HotPlace]:
         return []
 
 
-def judge(recording: HeldRecording, rules: Sequence[Rule], period: Period) -> Advice:
-    """Apply every rule. One that fails is reported, and the others go on."""
+def judge(
+    recording: HeldRecording,
+    rules: Sequence[Rule],
+    period: Period,
+    whole: HeldRecording | None = None,
+) -> Advice:
+    """Apply every rule. One that fails is reported, and the others go on. If `recording` has only
+    some processes of a job, `whole` has all, for rules that compare them or ask about machines."""
     tallies: list[tuple[Rule, Tally]] = []
     outcomes: list[Outcome] = []
     empty = _find_empty(recording, rules)
-    asked: dict[str, list[Any]] = {}  # rules about one thing share a query
+    # Rules about one thing share a query.
+    asked: tuple[dict[str, list[Any]], dict[str, list[Any]]] = {}, {}
     for rule in rules:
+        wide = whole is not None and rule.is_wide
         try:
-            outcome, tally = _ask(recording, rule, period, empty, asked)
+            source = whole if wide and whole is not None else recording
+            outcome, tally = _ask(source, rule, period, () if wide else empty, asked[wide])
         except Exception as error:  # a rule's bug must not hide what the others found
             why = f"{type(error).__name__}: {' '.join(str(error).split())}"
             outcome, tally = Outcome(rule.name, "failed", why), None
@@ -138,7 +170,8 @@ def judge(recording: HeldRecording, rules: Sequence[Rule], period: Period) -> Ad
     tallies = _leave_out(tallies, outcomes)
     wanted = [(getattr(rule.module, "LINE", ""), tally.fired) for rule, tally in tallies]
     lines = find_lines(recording, period, wanted)
-    hosts = {session.host for session in recording.sessions}
+    sessions = (whole or recording).sessions
+    hosts = {session.host for session in sessions}
     host = f"@{hosts.pop()}" if len(hosts) == 1 else ""
     findings = [_make_finding(rule, tally, period, line, host)
                 for (rule, tally), line in zip(tallies, lines, strict=True)]  # fmt: skip
@@ -147,7 +180,8 @@ def judge(recording: HeldRecording, rules: Sequence[Rule], period: Period) -> Ad
                                  -(f.lost_pct or 0), -f.confidence))  # fmt: skip
     return Advice(
         show_moment(period.start_ns), show_moment(period.end_ns), period.piece_s, period.count,
-        period.warm_up_s, [_name(session) for session in recording.sessions], findings, outcomes,
+        period.warm_up_s, [_name(session) for session in sessions], findings, outcomes,
+        looked_at=None if whole is None else len(recording.sessions),
     )  # fmt: skip
 
 

@@ -25,7 +25,8 @@ gs://…, abfs://… or a folder, and `sonde ps PLACE` lists what is there.
 CLUSTER = """\
 TARGET@CLUSTER asks the agents of many hosts (`sonde agent`); without TARGET, for all. CLUSTER is
 hosts:NAME,NAME or file:PATH (one a line), slurm (the nodes of the job we are in), slurm:JOBID,
-slurm:node[001-128], or dns:NAME (every address of it). NAME:PORT has another port than 7434.
+slurm:node[001-128], dns:NAME (every address of it), torchrun:HOST:PORT/ID or ray:HEAD. NAME:PORT
+has another port than 7434.
 """
 
 

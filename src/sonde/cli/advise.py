@@ -144,6 +144,8 @@ def _describe_coverage(advice: Advice) -> str:
     failed = sum(1 for outcome in advice.outcomes if outcome.state == "failed")
     words = [f"{judged} rules looked at {advice.pieces} pieces of {advice.piece_s:g} s"]
     words.append(f"{_count(len(advice.processes), 'process', 'processes')}")
+    if advice.looked_at is not None:
+        words[-1] += f" (compared with each other; {advice.looked_at} of them one by one)"
     if advice.warm_up_s >= 1:
         words.append(f"the first {advice.warm_up_s:.0f} s, warm-up, left out")
     if abstained:

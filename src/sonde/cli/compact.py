@@ -18,8 +18,8 @@ _COLUMNS = {
     "bytes": "int64",
 }  # fmt: skip
 _NOTE = """\
-Jobs may run and others may ask meanwhile: each row is seen once at every moment. Run it from one
-host at a time.
+Jobs may run and others may ask meanwhile: each row is seen once at every moment. A second one at
+the same time is refused.
 """
 
 

@@ -28,6 +28,7 @@ _LEAST = 2  # files
 _ROWS = 1 << 17  # of one group of rows: whoever reads holds several of them
 _STALE_S = 86400.0  # a merged file without a list is of a process that was killed
 _CHUNK = 8 << 20
+_CLAIM, _CLAIMED_S = "_compaction-", 3600.0  # the longest that one merge may take
 
 
 class Compacted:
@@ -39,7 +40,45 @@ class Compacted:
 
 
 def compact(place: FleetPlace) -> Iterator[Compacted]:
-    """Merge what is small, table by table and day by day; yield what was done."""
+    """Merge what is small, table by table and day by day; yield what was done. Two at once would
+    merge the same files, and every reader would see their rows twice: the second is refused."""
+    claim = _Claim(place)
+    try:
+        yield from _compact(place, claim)
+    finally:
+        claim.remove()
+
+
+class _Claim:
+    """A file that says that a compaction is going on; it is written anew before each merge."""
+
+    def __init__(self, place: FleetPlace) -> None:
+        self._place = place
+        self._path = place.path(f"{_CLAIM}{time.time_ns():x}-{uuid.uuid4().hex[:8]}.json")
+        self.renew()
+        # Each writes its own first and looks then: of two that begin at once both see the other.
+        # All times are those of the store, whatever the clocks of the hosts say.
+        mine = place.fs.get_file_info(self._path).mtime_ns or 0
+        for one in place.fs.get_file_info(pafs.FileSelector(place.base)):
+            age_s = (mine - (one.mtime_ns or 0)) / 1e9
+            if one.base_name.startswith(_CLAIM) and one.path != self._path and age_s < _CLAIMED_S:
+                self.remove()
+                raise PlaceError(
+                    f"another `sonde compact` works on {place.uri}, or was killed less than "
+                    f"{_CLAIMED_S / 60:g} min ago; if it was, remove {one.path}"
+                )
+
+    def renew(self) -> None:
+        """Say that this compaction is alive."""
+        words = {"host": os.uname().nodename, "pid": os.getpid()}
+        self._place.write(self._path, json.dumps(words).encode())
+
+    def remove(self) -> None:
+        """Let others begin."""
+        self._place.remove(self._path)
+
+
+def _compact(place: FleetPlace, claim: _Claim) -> Iterator[Compacted]:
     for table in place.list_tables():
         listing = place.list_files(table)
         for file in listing.covered:
@@ -53,6 +92,7 @@ def compact(place: FleetPlace) -> Iterator[Compacted]:
         for folder, files in sorted(days.items()):
             done = Compacted(table, folder.rpartition("=")[2])
             for group in _group(files):
+                claim.renew()
                 _merge(place, folder, group, done)
             if done.after:
                 yield done

@@ -19,6 +19,7 @@ from sonde.analysis.wait_words import describe_wait
 from sonde.words import show_duration_short
 
 FIRST = DANGER = True
+COMPARES = True
 NEEDS = ("python.collective.seq", "python.stack_sample.wall_ns", "sonde.session.state")
 LIMITS = {"late_s": Limit(5, "for which ranks wait in a collective that another has not called")}
 # The rank that has not come may have ended: how long the others wait is told by their own samples.

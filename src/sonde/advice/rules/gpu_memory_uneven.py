@@ -15,6 +15,7 @@ from collections.abc import Iterator
 from sonde.advice.patterns import is_uneven
 from sonde.advice.verdict import Limit, Limits, Rows, Verdict, group
 
+COMPARES = True
 NEEDS = ("system.gpu.memory_used_bytes", "system.gpu.memory_total_bytes")
 OTHERWISE = "the job uses fewer than two GPUs"
 LIMITS = {

@@ -15,6 +15,7 @@ from statistics import fmean
 
 from sonde.advice.verdict import Limit, Limits, Rows, Verdict, group
 
+COMPARES = True
 NEEDS = ("system.gpu.util_pct",)
 OTHERWISE = "the job uses fewer than two GPUs"
 LIMITS = {

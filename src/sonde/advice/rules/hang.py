@@ -25,6 +25,7 @@ from sonde.words import show_duration_short
 
 FIRST = DANGER = True
 UNLESS = ("desync", "deadlock")
+COMPARES = True
 NEEDS = ("python.stack_sample.wait", "sonde.session.state")
 LIMITS = {
     "least_s": Limit(5, "that the threads have stood at one line"),

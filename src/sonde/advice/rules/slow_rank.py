@@ -16,7 +16,9 @@ from typing import Any, NamedTuple
 from sonde.advice.rules._code import PLACE, describe_more, show_place
 from sonde.advice.rules._ranks import COVERED
 from sonde.advice.verdict import Limit, Limits, Rows, Verdict, group
+from sonde.words import show_ranges
 
+COMPARES = True
 NEEDS = ("python.collective.dur_ns", "python.torch_step.dur_ns")
 LIMITS = {
     "gap_pct": Limit(10, "of a step that the others wait for the slowest rank"),
@@ -64,6 +66,7 @@ LEFT JOIN queue ON queue.piece = s.piece AND queue.rank = s.rank
 LEFT JOIN line ON line.piece = s.piece AND line.rank = s.rank
 GROUP BY s.piece, s.rank
 """
+_NEAR = 0.2  # of the gap: ranks that are so near to the slowest are slow as well
 _PARTS = {"input_wait": "waits for data", "host_to_device": "moves its batches",
           "forward": "is in the model", "other": "does other things",
           "optimizer": "is in its optimizer"}  # fmt: skip
@@ -104,12 +107,27 @@ def judge(rows: Rows, limits: Limits) -> Iterator[Verdict]:
             evidence["longer_there_ns"] = 1e9 * found.excess_s
         if found.times is not None:
             evidence["times_as_long"] = found.times
-        title = f"Rank {culprit[1]} is slower than the others, and they wait for it"
+        who, title = _name_slow(
+            [one for one in waits if one[0] <= culprit[0] + _NEAR * gap_s], ranks
+        )
         yield Verdict(
             piece, True, evidence, lost_pct=gap_pct, readings=culprit[2].steps,
-            who=f"rank {culprit[1]}", title=f"{title}: it {what}" if what else title,
+            who=who, title=f"{title}: it {what}" if what else title,
             todo=found.todo, line=found.line,
         )  # fmt: skip
+
+
+def _name_slow(slow: Sequence[Any], ranks: Sequence[Any]) -> tuple[str, str]:
+    """Return who is slow, and a sentence about it: a rank, or a host all of whose ranks are."""
+    host, numbers = slow[0][2].host, sorted(rank for _wait, rank, _row in slow)
+    there = sorted(row.rank for row in ranks if row.host == host)
+    if len(there) > 1 and numbers == there and len(there) < len(ranks):
+        title = f"Host {host} is slower than the others, and they wait for its ranks"
+        return f"host {host}", f"{title} {show_ranges(there)}"
+    return (
+        f"rank {slow[0][1]}",
+        f"Rank {slow[0][1]} is slower than the others, and they wait for it",
+    )
 
 
 def _name_part(slow: Any, other: Any, gap_s: float, limits: Limits) -> str:
