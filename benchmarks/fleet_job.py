@@ -264,7 +264,7 @@ class Job:
             **self.source.session, "session": rank.session, "host": rank.host, "pid": rank.pid,
             "rank": rank.rank, "world_size": self.count, "local_rank": rank.rank % EACH,
             "job": JOB, "meta": json.dumps(meta), "start_wall_ns": wall_ns,
-            "end_wall_ns": wall_ns + (self.steps + 1) * STEP_NS,
+            "end_wall_ns": wall_ns + 10**9 + self.steps * STEP_NS,
         }  # fmt: skip
         return pa.Table.from_pylist([row])
 

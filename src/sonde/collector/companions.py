@@ -1,4 +1,5 @@
-"""The collector's own child processes: the one that ships, and the agent of the host."""
+"""The collector's own child processes: the one that ships, the agent of the host, and those that
+look for native functions."""
 
 from __future__ import annotations
 
@@ -7,13 +8,14 @@ from collections.abc import Iterable
 from typing import Protocol
 
 from sonde import launch
+from sonde.collector.native_process import NativeProcesses, Target
 from sonde.session.shipped import has_unshipped
 
 _REST_S = (1.0, 300.0)  # before one is started again: at first, and at most
 _SOUND_S = 60.0  # one that ran so long had no trouble of its own
 
 
-class Wishes(Protocol):
+class Wishes(Target, Protocol):
     """What a recorded process asks of the collector."""
 
     is_shipped: bool
@@ -21,11 +23,12 @@ class Wishes(Protocol):
 
 
 class Companions:
-    """Keeps both running as long as a recorded process wants them."""
+    """Keeps them running as long as a recorded process wants them."""
 
     def __init__(self, root: str) -> None:
         self._root = root
         self._shipper, self._agent = _Companion(), _Companion()
+        self._native = NativeProcesses()
         self._looks = True  # for sessions that an earlier collector left behind
 
     @property
@@ -36,6 +39,7 @@ class Companions:
     def keep(self, watched: Iterable[Wishes], now_s: float) -> None:
         """Start what is wanted and does not run; end an agent that nobody wants any more."""
         known = list(watched)
+        self._native.keep(known)
         if self._shipper.is_due(now_s):
             ships = any(one.is_shipped for one in known)
             if not ships:
@@ -51,7 +55,8 @@ class Companions:
             self._agent.start(words, now_s)
 
     def end(self) -> None:
-        """End both: the shipper goes on where it was when another one is started."""
+        """End all: the shipper goes on where it was when another one is started."""
+        self._native.keep(())
         self._shipper.end()
         self._agent.end()
 

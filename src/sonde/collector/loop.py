@@ -19,7 +19,6 @@ from contextlib import contextmanager, suppress
 
 from sonde import _core, environ
 from sonde.collector.companions import Companions
-from sonde.collector.native_process import NativeProcesses
 from sonde.collector.process_end import KillCounts, ProcessEnd
 from sonde.collector.retention import Retention
 from sonde.collector.sensor_schedule import Sensors
@@ -198,7 +197,7 @@ class Collector:
         self._leaving: list[ProcessEnd] = []  # sealed, but their processes are still ending
         self._done: set[str] = set()  # sealed, of another machine, or unreadable
         self._retention = Retention(root, environ.load_settings({})[0])
-        self._companions, self._native = Companions(root), NativeProcesses()
+        self._companions = Companions(root)
         self._archived_bytes = 0  # in this round
         self._listed_ns = 0  # when the root had last changed, at its last listing
         self._drained_s = self._scanned_s = float("-inf")
@@ -213,7 +212,6 @@ class Collector:
         finally:
             self._sensors.close()
             self._companions.end()
-            self._native.keep(())
 
     def _loop(self) -> None:
         while not self.leaving:
@@ -290,7 +288,6 @@ class Collector:
                 else:
                     one.end.refresh()
         self._companions.keep(self.watched.values(), begin_s)
-        self._native.keep(self.watched.values())
         for path in _list_leftovers(self.root):
             shutil.rmtree(path, ignore_errors=True)
         self.leaving |= any(one.has_adopted(os.getppid()) for one in self.watched.values())
