@@ -60,6 +60,9 @@ print(inner())
     (tmp_path / "file").write_text("")
     done = run(code, SONDE_COLLECTOR="off", SONDE_DIR=str(tmp_path / "file"))
     assert done.stdout.splitlines() == ["2 3 True", "of the work False", "1"]
+    # The warning names the program's own line, not one of ours.
+    places = [line.split(":")[0] for line in done.stderr.splitlines() if "ProfileWarning" in line]
+    assert places and "strobelight.py" not in " ".join(places), done.stderr
 
 
 def test_torch_takes_it_as_the_class_that_profiles_compilations(run_torch) -> None:

@@ -295,8 +295,8 @@ def _warn(line: str, *, quiet: bool) -> None:
 def _find_caller() -> int:
     """Return how many frames up the program's own code is."""
     level, frame = 1, sys._getframe(1)
-    here = os.path.dirname(__file__)
-    while frame.f_back is not None and os.path.dirname(frame.f_code.co_filename) == here:
+    ours = os.path.join(os.path.dirname(os.path.dirname(__file__)), "")
+    while frame.f_back is not None and frame.f_code.co_filename.startswith(ours):
         level, frame = level + 1, frame.f_back
     return level
 
