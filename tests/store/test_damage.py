@@ -258,6 +258,21 @@ def test_the_rows_of_a_damaged_segment_are_left_out_and_counted(
     assert recording.query(query).to_pylist() == [{"kept": 120, "corrupt": 120, "written": 240}]
 
 
+def test_the_command_says_once_which_archived_files_it_leaves_out(
+    bases: dict[str, Path], tmp_path: Path,
+    sonde_cli: Callable[..., subprocess.CompletedProcess[str]],
+) -> None:  # fmt: skip
+    folder = tmp_path / bases["sealed"].name
+    shutil.copytree(bases["sealed"], folder)
+    first, second = sorted(folder.glob("archive/job.sample/*/*"))[:2]
+    second.rename(second.with_name("copy of it.parquet"))
+    damage.flip(random.Random(7), first, folder)
+    done = sonde_cli("query", folder, "SELECT COUNT(*) AS n FROM job.sample", "--format", "csv")
+    (line,) = done.stderr.splitlines()
+    assert line.startswith(f"sonde: {first} and 1 more: not what was archived"), line
+    assert (done.returncode, done.stdout) == (0, "n\n0\n")
+
+
 def test_the_command_says_in_one_line_that_a_folder_is_gone(
     tmp_path: Path, sonde_cli: Callable[..., subprocess.CompletedProcess[str]]
 ) -> None:

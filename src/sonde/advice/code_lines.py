@@ -9,15 +9,17 @@ from sonde.advice.rules._code import OWN
 from sonde.store.recording import Recording
 
 _MOST = 30  # pieces that are read for one finding: a day has thousands of them
-# The innermost frame of the user's own code: whatever libraries do, that line asked for it.
+# The innermost frame of the user's own code: whatever libraries do, that line asked for it. What
+# happens while modules are imported is over when the program works, and nobody's line.
 _SQL = """
 WITH seen AS (
   SELECT {piece} AS piece, idle, stack, SUM(wall_ns) AS wall_ns FROM python.stack_sample
   WHERE {inside} AND thread = pid AND {piece} IN ({pieces}) GROUP BY ALL),
 whole AS (SELECT piece, idle, SUM(wall_ns) AS all_ns FROM seen GROUP BY ALL),
 own AS (
-  SELECT stack, MIN(depth) AS depth FROM python.frame
-  WHERE stack IN (SELECT stack FROM seen) AND {own} GROUP BY stack)
+  SELECT stack, MIN(depth) FILTER ({own}) AS depth FROM python.frame
+  WHERE stack IN (SELECT stack FROM seen) GROUP BY stack
+  HAVING COUNT(*) FILTER (file LIKE '<frozen importlib%') = 0)
 SELECT s.piece, s.idle, f.file, f.lineno, f.func, SUM(s.wall_ns) AS wall_ns,
        ANY_VALUE(whole.all_ns) AS all_ns
 FROM seen AS s JOIN whole USING (piece, idle) JOIN own USING (stack)

@@ -52,6 +52,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     _open_closed()
     with _terminal.guarded():
         code = _try(arguments)
+        _tell_left_out()
     engine = sys.modules.get("sonde.store.engine")
     if engine is not None and engine.abandoned:
         # A query that would not stop runs on in a thread; waiting for it would hang here.
@@ -59,6 +60,17 @@ def main(argv: Sequence[str] | None = None) -> int:
         sys.stderr.flush()
         os._exit(code)
     return code
+
+
+def _tell_left_out() -> None:
+    """Say which files of the archive could not be used, if a command met any."""
+    archive = sys.modules.get("sonde.store.archive")
+    if archive is not None and archive.left_out:
+        first, *others = sorted(archive.left_out)
+        more = f" and {len(others)} more" if others else ""
+        print(f"sonde: {_terminal.clean_text(first)}{more}: not what was archived under this name, "
+              "so the rows are left out; sonde.loss counts them", file=sys.stderr)  # fmt: skip
+        archive.left_out.clear()
 
 
 def _open_closed() -> None:

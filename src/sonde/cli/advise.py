@@ -102,14 +102,14 @@ def _write_lines(lines: Iterator[str] | list[str], file: IO[str]) -> None:
 def _draw_advice(advice: Advice, everything: bool, file: IO[str]) -> None:
     colour = file.isatty() and environ.uses_colour()
     if not advice.findings:
-        file.write(_describe_health(advice) + "\n")
+        file.write(_fill(_describe_health(advice)) + "\n")
     for at, finding in enumerate(advice.findings):
         if at:
             file.write("\n")
         _write_lines(_describe_finding(finding, colour), file)
     if advice.findings:
-        file.write("\n" + _describe_coverage(advice) + "\n")
-    _write_lines(_describe_places(advice), file)
+        file.write("\n" + _fill(_describe_coverage(advice)) + "\n")
+    _write_lines(map(_fill, _describe_places(advice)), file)
     if everything:
         file.write("\n")
         rows = [(outcome.rule, outcome.state, outcome.detail) for outcome in advice.outcomes]
@@ -142,7 +142,8 @@ def _describe_coverage(advice: Advice) -> str:
     judged = sum(1 for outcome in advice.outcomes if outcome.judged)
     abstained = sum(1 for outcome in advice.outcomes if outcome.state == "abstained")
     failed = sum(1 for outcome in advice.outcomes if outcome.state == "failed")
-    words = [f"{judged} rules looked at {advice.pieces} pieces of {advice.piece_s:g} s"]
+    pieces = _count(advice.pieces, "piece", "pieces")
+    words = [f"{judged} rules looked at {pieces} of {advice.piece_s:g} s"]
     words.append(f"{_count(len(advice.processes), 'process', 'processes')}")
     if advice.looked_at is not None:
         words[-1] += f" (compared with each other; {advice.looked_at} of them one by one)"
@@ -163,7 +164,9 @@ def _describe_finding(finding: Finding, colour: bool) -> Iterator[str]:
     """Yield the lines of a finding: the verdict, the evidence, the next step."""
     begin, end = (_COLOURS[finding.severity], "\x1b[0m") if colour else ("", "")
     who = f" ({clean(', '.join(finding.who))})" if finding.who else ""
-    yield f"{begin}{finding.severity.upper()}{end}: {finding.title}{who}  [{finding.rule}]"
+    title = f"{finding.severity.upper()}: {finding.title}{who}  [{finding.rule}]"
+    word, colon, rest = _fill(title).partition(":")
+    yield f"{begin}{word}{end}{colon}{rest}"
     votes = f"{_SEEN[finding.votes]} ({finding.fired} of {finding.judged})"
     seen = f"{votes}, confidence {finding.sureness}"
     if finding.lost_pct is not None:
@@ -176,6 +179,16 @@ def _describe_finding(finding: Finding, colour: bool) -> Iterator[str]:
         yield from _wrap("code", finding.line)
     yield from _wrap("why", finding.why)
     yield from _wrap("next", finding.todo)
+
+
+def _fill(line: str) -> str:
+    """Return a line as a terminal has room for it; in a pipe it stays one line."""
+    if not sys.stdout.isatty():
+        return line
+    width = max(40, shutil.get_terminal_size().columns)
+    if len(line) <= width:
+        return line
+    return textwrap.fill(line, width, subsequent_indent="  ", break_on_hyphens=False)
 
 
 def _wrap(label: str, text: str) -> list[str]:

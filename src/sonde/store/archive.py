@@ -33,6 +33,11 @@ _NAME = re.compile(r"(\d{20})-(\d{20})-(\d+)-([0-9a-f]{8})\.parquet")
 changing = threading.Lock()
 
 
+# Files that this process has found not to be what was written under their names: the command line
+# says so once, however often they were met.
+left_out: set[str] = set()
+
+
 class Segment:
     """One Parquet file: the rows with tickets `first` … `last`-1."""
 
@@ -46,7 +51,10 @@ class Segment:
         """Tell whether the file is, byte for byte, what was written."""
         status = os.stat(self.path)
         key = (self.path, status.st_ino, status.st_size, status.st_mtime_ns)
-        return _bind(_check_file(*key), self.first, self.last, self.corrupt) == self.check
+        found = _bind(_check_file(*key), self.first, self.last, self.corrupt) == self.check
+        if not found:
+            left_out.add(self.path)
+        return found
 
     def read(self) -> pa.Table:
         """Return the rows of the file."""
@@ -98,6 +106,8 @@ def find_segments(session: Session, table: str) -> tuple[list[Segment], list[Seg
         if match:
             first, last, corrupt = (int(match[i]) for i in (1, 2, 3))
             found.append(Segment(entry.path, first, last, corrupt, int(match[4], 16)))
+        elif entry.name.endswith(".parquet"):
+            left_out.add(entry.path)
     found.sort(key=lambda segment: (segment.first, -segment.last))
     kept: list[Segment] = []
     covered: list[Segment] = []
