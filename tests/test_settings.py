@@ -108,6 +108,11 @@ def test_a_source_is_on_unless_it_says_otherwise() -> None:
 
 
 TORCHRUN = {"RANK": "3", "WORLD_SIZE": "8", "LOCAL_RANK": "1", "TORCHELASTIC_RUN_ID": "exp7"}
+STANDALONE = {
+    **TORCHRUN,
+    "TORCHELASTIC_RUN_ID": "a4740638-dd6f-4fc0-aefe-d4f36337d5fb",
+    "GROUP_WORLD_SIZE": "1",
+}
 SLURM = {"SLURM_PROCID": "5", "SLURM_NTASKS": "16", "SLURM_LOCALID": "2", "SLURM_JOB_ID": "991"}
 OPENMPI = {
     "OMPI_COMM_WORLD_RANK": "0",
@@ -128,6 +133,9 @@ KUBERNETES = {"JOB_COMPLETION_INDEX": "4", "JOB_NAME": "train-llm", "POD_NAME": 
         (KUBERNETES, "kubernetes", 4, None, None, "train-llm"),
         ({**SLURM, **TORCHRUN}, "torchrun", 3, 8, 1, "991"),
         ({**TORCHRUN, "TORCHELASTIC_RUN_ID": "none"}, "torchrun", 3, 8, 1, None),
+        (STANDALONE, "torchrun", 3, 8, 1, STANDALONE["TORCHELASTIC_RUN_ID"]),
+        ({**STANDALONE, "SONDE_COMMAND": "torchrun-7"}, "torchrun", 3, 8, 1, "torchrun-7"),
+        ({**TORCHRUN, "SONDE_COMMAND": "torchrun-7"}, "torchrun", 3, 8, 1, "exp7"),
         ({"RANK": "many"}, None, None, None, None, None),
         ({}, None, None, None, None, None),
     ],

@@ -312,8 +312,14 @@ def read_identity(environ: Mapping[str, str] | None = None) -> Identity:
             found.world_size = _number(env, world_size)
             found.local_rank = _number(env, local_rank)
             break
-    # torchrun's id is "none" unless the user names the job.
-    jobs = [(env[name], kind) for name, kind in _JOBS if env.get(name, "none") not in ("", "none")]
+    # torchrun's id is "none" unless the user names the job, and made up with --standalone: then the
+    # ranks belong to the command that started torchrun, if that is recorded.
+    given = {name: env[name] for name, _ in _JOBS if env.get(name, "none") not in ("", "none")}
+    if env.get("GROUP_WORLD_SIZE") == "1" and "SONDE_COMMAND" in given:
+        run = given.get("TORCHELASTIC_RUN_ID", "")
+        if [len(part) for part in run.split("-")] == [8, 4, 4, 4, 12]:
+            del given["TORCHELASTIC_RUN_ID"]
+    jobs = [(given[name], kind) for name, kind in _JOBS if name in given]
     found.job, found.job_kind = jobs[0] if jobs else (None, None)
     found.job_env = {name: env[name] for name in _PLACES if name in env}
     return found
