@@ -75,3 +75,25 @@ def _answers_without_the_file(session: Session, shown: str) -> None:
         file.write("{}")
     assert read_last_stacks(session) is None
     assert open_recording(session.folder).query(sql).to_pylist() == rows
+
+
+FAILING = """
+import os, time
+if os.fork() == 0:
+    time.sleep(0.5)
+    raise LookupError("in the child")
+os.wait()
+time.sleep(0.3)
+if os.fork() == 0:
+    time.sleep(0.5)
+    os._exit(0)
+os.wait()
+raise KeyError("in the parent")
+"""
+
+
+def test_of_a_job_that_ended_those_are_shown_that_failed(run, root, sonde_cli) -> None:
+    run(FAILING, check=False, SONDE="1", SONDE_COLLECTOR="off")
+    assert len(find_sessions("program.py", environ.find_root())) == 3
+    shown = sonde_cli("stacks", "program.py").stdout
+    assert "in the child" in shown and "in the parent" in shown and shown.count("Process ") == 2

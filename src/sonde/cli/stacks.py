@@ -14,7 +14,7 @@ from sonde.cli import _options
 from sonde.cli._stack_text import Painter, StackText
 from sonde.errors import ConfigError, Error, NoSession, NotYours
 from sonde.session import Session, stack_table, steering
-from sonde.session.ending import find_ending
+from sonde.session.ending import choose_ended, find_ending
 from sonde.session.last_stacks import pick_raised, read_last_stacks, read_raised
 from sonde.session.lock_waits import HeldLock, add_locks, read_lock_waits, take_newest
 from sonde.session.missing_names import describe_missing_names
@@ -94,7 +94,7 @@ def _look(args: argparse.Namespace) -> list[_Shown] | None:
     return [
         _Native(session.pid, args, session) if args.native and _is_here(session)
         else _Recorded(session, args)
-        for session in (alive or sessions[-1:])
+        for session in (alive or choose_ended(sessions))
     ]  # fmt: skip
 
 

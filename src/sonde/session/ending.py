@@ -108,6 +108,14 @@ def find_ending(session: Session) -> Ending | None:
     return Ending(state, known)
 
 
+def choose_ended(sessions: list[Session]) -> list[Session]:
+    """Return those of the newest job that did not end in order; without such, the newest."""
+    last = sessions[-1]
+    job = [one for one in sessions if one.meta.job is not None and one.meta.job == last.meta.job]
+    ends = [(one, find_ending(one)) for one in job]
+    return [one for one, end in ends if end is not None and end.word != "ended"] or [last]
+
+
 def find_exception(session: Session) -> str | None:
     """Return the exception that ended the main thread, as long as its row is in the ring."""
     try:
