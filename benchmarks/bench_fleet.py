@@ -1,4 +1,4 @@
-"""Asking a cluster: from 1 agent to 128 on this machine, from 8 ranks to 1,024."""
+"""A job of many hosts: from 8 ranks to 1,024, shipped to one place and asked through agents."""
 
 from __future__ import annotations
 
@@ -12,51 +12,60 @@ from contextlib import ExitStack, contextmanager
 from pathlib import Path
 
 import child
+import fleet_job
 from result import Result
 
 _HERE = Path(__file__).resolve().parent
-_SIZES = (1, 8, 32, 128)
+_HOSTS = (1, 8, 32, 128)
+_RANKS = (8, 64, 1024)
 _PROCESSES = 4  # that the agents are spread over
+_IDLE_S = 60.0
 _SQL = ("SELECT rank, COUNT(*) AS n, AVG(dur_ns) AS mean, MAX(dur_ns) AS longest "
-        "FROM python.gc_pause GROUP BY rank ORDER BY rank")  # fmt: skip
-_PROGRAM = """
-import gc, sonde
-sonde.start(collector="off")
-for _ in range(500): gc.collect(0)
-"""
+        "FROM python.torch_step GROUP BY rank ORDER BY rank")  # fmt: skip
+_MODULES = ("SELECT module, stage, COUNT(*) AS calls, SUM(self_duration) AS s "
+            "FROM python.torch_trace GROUP BY ALL ORDER BY s DESC")  # fmt: skip
+_IDLE = "import sonde, time; sonde.start(); print(0, flush=True); time.sleep(3600)"
+_TIME = "seconds of CPU: on one machine all share its cores"
 
 
 def measure(rounds: int) -> list[Result]:
-    """Seconds from the question to the whole answer, in a program that has imported everything,
-    and of the whole command for the largest cluster."""
-    with child.open_root() as root, _use(root), _serve() as hosts:
-        results = []
-        for size in _SIZES:
-            some = hosts[:size]
-            note = "all agents and whoever asks share the cores" if size == 1 else ""
-            results.append(Result(f"query of {size} hosts", "s", _repeat(rounds, _query, some),
-                                  2.0 if size == 128 else None, note=note))  # fmt: skip
-        for size in _SIZES:
-            what = f"stacks of {8 * size:,} ranks on {size} hosts, as text"
-            results.append(Result(what, "s", _repeat(rounds, _look, hosts[:size]),
-                                  3.0 if size == 128 else None))  # fmt: skip
+    """Seconds from the question to the whole answer, and the CPU that all of it took."""
+    with child.open_root() as root, _use(root):
+        source = Path(root, "source")
+        fleet_job.record(source)
+        return [*_measure_agents(source, Path(root, "hosts"), rounds),
+                *_measure_places(source, Path(root, "places")), *_measure_shipping()]  # fmt: skip
+
+
+# ---- agents --------------------------------------------------------------------------------------
+
+
+def _measure_agents(source: Path, folder: Path, rounds: int) -> list[Result]:
+    results = []
+    with _serve(fleet_job.make_folders(source, folder)) as (hosts, processes):
+        kinds = ((_query, "query of {1} hosts", 2.0),
+                 (_look, "stacks of {0:,} ranks on {1} hosts, as text", 3.0))  # fmt: skip
+        for ask, what, goal in kinds:
+            for size in _HOSTS:
+                is_last = size == _HOSTS[-1]
+                wall, cpu = _repeat(rounds, ask, hosts[:size], processes)
+                name = what.format(8 * size, size)
+                results.append(Result(name, "s", wall, goal if is_last else None))
+                results.append(Result(f"{name}: CPU", "s", cpu, note=_TIME))
         for words in (("query", _SQL), ("stacks",)):
             target = f"@hosts:{','.join(hosts)}"
             command = [sys.executable, "-m", "sonde", words[0], target, *words[1:]]
             results.append(Result(f"`sonde {words[0]}` of 128 hosts, the whole command", "s",
-                                  [_run(command) for _ in range(rounds)]))  # fmt: skip
-        return results
+                                  [_run(command)[0] for _ in range(rounds)]))  # fmt: skip
+    return results
 
 
 @contextmanager
 def _use(root: str) -> Iterator[None]:
-    """Have sonde use this root and credentials of its own, with a small recording of 8 ranks."""
+    """Have sonde use this root and credentials of its own."""
     before = {name: os.environ.get(name) for name in ("SONDE_DIR", "SONDE_FLEET")}
     os.environ |= {"SONDE_DIR": root, "SONDE_FLEET": os.path.join(root, ".fleet")}
     try:
-        for rank in range(8):
-            subprocess.run([sys.executable, "-c", _PROGRAM], check=True,
-                           env={**os.environ, "RANK": str(rank), "WORLD_SIZE": "8"})  # fmt: skip
         yield
     finally:
         for name, value in before.items():
@@ -64,32 +73,48 @@ def _use(root: str) -> Iterator[None]:
 
 
 @contextmanager
-def _serve() -> Iterator[list[str]]:
+def _serve(roots: list[Path]) -> Iterator[tuple[list[str], list[int]]]:
     from sonde.fleet.credentials import make_credentials
 
     make_credentials()
     hosts: list[str] = []
-    each = _SIZES[-1] // _PROCESSES
+    pids: list[int] = []
+    each = len(roots) // _PROCESSES
     with ExitStack() as stack:
-        for at in range(_PROCESSES):
-            words = [sys.executable, str(_HERE / "fleet_agents.py"), str(each * at), str(each)]
+        for at in range(0, len(roots), each):
+            words = [sys.executable, str(_HERE / "fleet_agents.py"), str(at)]
             process = stack.enter_context(
-                subprocess.Popen(words, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True)
-            )
+                subprocess.Popen([*words, *map(str, roots[at : at + each])], text=True,
+                                 stdin=subprocess.PIPE, stdout=subprocess.PIPE)
+            )  # fmt: skip
             assert process.stdin is not None and process.stdout is not None
             stack.callback(process.stdin.close)
             hosts += [f"127.0.0.1:{port}" for port in json.loads(process.stdout.readline())]
-        yield hosts
+            pids.append(process.pid)
+        yield hosts, pids
 
 
-def _repeat(rounds: int, ask: Callable[[list[str]], None], hosts: list[str]) -> list[float]:
+def _repeat(
+    rounds: int, ask: Callable[[list[str]], None], hosts: list[str], processes: list[int]
+) -> tuple[list[float], list[float]]:
     ask(hosts)  # the first connects more slowly
-    found = []
+    wall, cpu = [], []
     for _ in range(rounds):
-        begin = time.perf_counter()
+        begin, used = time.perf_counter(), _read_cpu(processes)
         ask(hosts)
-        found.append(time.perf_counter() - begin)
-    return found
+        wall.append(time.perf_counter() - begin)
+        cpu.append(_read_cpu(processes) - used)
+    return wall, cpu
+
+
+def _read_cpu(processes: list[int]) -> float:
+    """Return the CPU time of these processes and of this one, in seconds."""
+    return time.process_time() + sum(map(_read_cpu_of, processes))
+
+
+def _read_cpu_of(pid: int) -> float:
+    fields = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()
+    return (int(fields[11]) + int(fields[12])) / os.sysconf("SC_CLK_TCK")
 
 
 def _query(hosts: list[str]) -> None:
@@ -97,7 +122,7 @@ def _query(hosts: list[str]) -> None:
     from sonde.fleet.query import query_cluster
 
     rows, found = query_cluster(Cluster("all", hosts), _SQL, 60.0, "1GiB")
-    assert rows.num_rows == 8 and len(found.tables) == len(hosts), found.describe_missing()
+    assert rows.num_rows >= 8 * len(hosts) - 1, found.describe_missing()
 
 
 def _look(hosts: list[str]) -> None:
@@ -112,7 +137,84 @@ def _look(hosts: list[str]) -> None:
     assert len(rows) == 8 * len(hosts) and "wait in all_reduce" in text
 
 
-def _run(command: list[str]) -> float:
+# ---- one place -----------------------------------------------------------------------------------
+
+
+def _measure_places(source: Path, folder: Path) -> list[Result]:
+    """Once, whatever the rounds: an hour of 1,024 ranks takes minutes to make."""
+    results = []
+    for ranks in _RANKS:
+        place = folder / str(ranks)
+        fleet_job.make_place(source, place, ranks)
+        size = sum(file.stat().st_size for file in place.rglob("*.parquet"))
+        sonde = [sys.executable, "-m", "sonde"]
+        asked = _run([*sonde, "query", str(place), _MODULES, "--memory", "1GiB"])
+        told = _run([*sonde, "advise", f"{place}#{fleet_job.JOB}"])
+        if ranks > fleet_job.EACH:
+            slow = min(fleet_job.SLOW_HOST, ranks // fleet_job.EACH - 1)
+            assert f"Host node{slow:03} is slower" in told[3] and "[missing_rank]" in told[3]
+        of = f"an hour of {ranks:,} ranks"
+        is_last = ranks == _RANKS[-1]
+        results += [
+            Result(f"{of}: bytes in the place, per rank", "KB", [size / ranks / 1e3],
+                   note="a step in 5 s, 31 calls of modules in each, one sample a second"),
+            Result(f"{of}: GROUP BY module", "s", [asked[0]], 10.0 if is_last else None),
+            Result(f"{of}: GROUP BY module, CPU", "s", [asked[1]]),
+            Result(f"{of}: GROUP BY module, peak memory", "MB", [asked[2]],
+                   1000.0 if is_last else None),
+            Result(f"{of}: advise", "s", [told[0]], 60.0 if is_last else None),
+            Result(f"{of}: advise, CPU", "s", [told[1]]),
+        ]  # fmt: skip
+    return results
+
+
+def _run(command: list[str]) -> tuple[float, float, float, str]:
+    """Return the seconds, CPU seconds and peak megabytes of a command, and what it printed."""
     begin = time.perf_counter()
-    subprocess.run(command, check=True, stdout=subprocess.DEVNULL)
-    return time.perf_counter() - begin
+    with subprocess.Popen(command, stdout=subprocess.PIPE, text=True) as process:
+        assert process.stdout is not None
+        text = process.stdout.read()
+        _pid, status, used = os.wait4(process.pid, 0)
+        process.returncode = os.waitstatus_to_exitcode(status)
+    assert process.returncode == 0, command
+    spent = time.perf_counter() - begin
+    return spent, used.ru_utime + used.ru_stime, used.ru_maxrss / 1e3, text
+
+
+# ---- the collector -------------------------------------------------------------------------------
+
+
+def _measure_shipping() -> list[Result]:
+    """An idle process: what shipping adds to the CPU of its collector and its children."""
+    with child.open_root() as plain, child.open_root() as shipped:
+        more = {"SONDE_ARCHIVE_TO": os.path.join(shipped, "place"), "SONDE_DIR": shipped}
+        used = [_watch_idle(plain, {"SONDE_DIR": plain}), _watch_idle(shipped, more)]
+    pct = [100 * one / _IDLE_S for one in used]
+    return [
+        Result("collector of an idle process, of a core", "%", [pct[0]]),
+        Result("collector and shipper of an idle process, above that", "%", [pct[1] - pct[0]], 0.5,
+               note=f"one minute each, after the first {_IDLE_S:g} s"),
+    ]  # fmt: skip
+
+
+def _watch_idle(root: str, more: dict[str, str]) -> float:
+    command = [sys.executable, "-c", _IDLE]
+    with subprocess.Popen(command, env={**os.environ, **more}, stdout=subprocess.PIPE) as process:
+        try:
+            assert process.stdout is not None
+            process.stdout.readline()
+            time.sleep(_IDLE_S)
+            found = _list_with_children(child.find_collectors(root))
+            before = sum(map(_read_cpu_of, found))
+            time.sleep(_IDLE_S)
+            return sum(map(_read_cpu_of, found)) - before
+        finally:
+            process.kill()
+
+
+def _list_with_children(pids: list[int]) -> list[int]:
+    found = list(pids)
+    for pid in pids:
+        words = Path(f"/proc/{pid}/task/{pid}/children").read_text().split()
+        found += map(int, words)
+    return found

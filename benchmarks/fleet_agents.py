@@ -1,7 +1,9 @@
 """Some agents of a cluster in one process, for bench_fleet.py: a process each would be 128 times
-120 MB. They are real ones, but for their stacks, which are those of a job with 1,024 ranks.
+120 MB. They are real ones, each with the recordings of its own host, but for their stacks, which
+are those of a job with 1,024 ranks.
 
-Arguments: the number of the first agent, and how many; prints their ports."""
+Arguments: the number of the first agent, and the folders of recordings, one for each agent; prints
+their ports."""
 
 from __future__ import annotations
 
@@ -33,10 +35,10 @@ class _RankAgent(AgentServer):
 
 def main() -> None:
     """Serve until the end of stdin."""
-    first, count = int(sys.argv[1]), int(sys.argv[2])
+    first, folders = int(sys.argv[1]), sys.argv[2:]
     ranks, agents = make_ranks(RANKS), []
-    for at in range(first, first + count):
-        agent = _RankAgent("127.0.0.1", 0, Leave("512MiB", steer=False))
+    for at, folder in enumerate(folders, first):
+        agent = _RankAgent("127.0.0.1", 0, Leave("512MiB", steer=False, root=folder))
         agent.rows = pa.Table.from_pylist(ranks[EACH * at : EACH * (at + 1)], schema=PROCESSES)
         agents.append(agent)
     print(json.dumps([agent.port for agent in agents]), flush=True)

@@ -36,6 +36,7 @@ _STEPS, _CALLS = "python.torch_step", "python.torch_trace"
 _COLLECTIVES, _SAMPLES = "python.collective", "python.stack_sample"
 _REPEATED = (_STEPS, _CALLS, _COLLECTIVES, _SAMPLES)
 _STACKS = "python.stack"
+_KEPT = (*_REPEATED, _STACKS, "python.thread", "python.torch_module")  # in folders
 _LEFT_OUT = ("sonde.source_log",)
 PROGRAM = """
 import sys, time, torch
@@ -166,6 +167,21 @@ def _put(rows: pa.Table, name: str, values: Any) -> pa.Table:
     return rows.set_column(at, name, pc.cast(values, kind, safe=False))
 
 
+def sign(rows: pa.Table, rank: Rank, pid: int) -> pa.Table:
+    """Return rows of process `pid` as those of a rank."""
+    values = {"host": rank.host, "pid": rank.pid, "rank": rank.rank, "job": JOB,
+              "session": rank.session}  # fmt: skip
+    for name in set(_HOST) & set(rows.column_names):
+        kind = rows.schema.field(name).type
+        kind = kind.value_type if pa.types.is_dictionary(kind) else kind
+        at = rows.column_names.index(name)
+        rows = rows.set_column(at, name, pa.repeat(pa.scalar(values[name], kind), rows.num_rows))
+    if "thread" in rows.column_names:
+        own = pc.equal(rows["thread"], pid)
+        rows = _put(rows, "thread", pc.if_else(own, rank.pid, rows["thread"]))
+    return rows
+
+
 # ---- a job of many -------------------------------------------------------------------------------
 
 
@@ -191,9 +207,8 @@ class Job:
         if "_number" in rows.column_names:
             rows = self._scale(name, rows, rank)
         elif "t_ns" in rows.column_names and "ts" in rows.column_names:
-            stamps = pc.add(pc.cast(rows["ts"], pa.int64()), rank.skew_ns // 1000)
-            rows = _put(rows, "ts", stamps)
-        return self._sign(rows, rank)
+            rows = _shift(rows, rank.skew_ns)
+        return sign(rows, rank, self._meta["pid"])
 
     def _scale(self, name: str, rows: pa.Table, rank: Rank) -> pa.Table:
         number, work_ns = rows["_number"], _WORK * rank.speed * STEP_NS
@@ -242,17 +257,6 @@ class Job:
     @property
     def _meta(self) -> dict[str, Any]:
         return dict(json.loads(self.source.session["meta"]))
-
-    def _sign(self, rows: pa.Table, rank: Rank) -> pa.Table:
-        values = {"host": rank.host, "pid": rank.pid, "rank": rank.rank, "job": JOB,
-                  "session": rank.session}  # fmt: skip
-        for name in set(_HOST) & set(rows.column_names):
-            kind = rows.schema.field(name).type
-            rows = _put(rows, name, pa.repeat(pa.scalar(values[name], kind), rows.num_rows))
-        if "thread" in rows.column_names:
-            own = pc.equal(rows["thread"], self._meta["pid"])
-            rows = _put(rows, "thread", pc.if_else(own, rank.pid, rows["thread"]))
-        return rows
 
     def make_session(self, rank: Rank) -> pa.Table:
         """Return the row of sonde.session."""
@@ -308,34 +312,46 @@ def _write_merged(folder: Path, tables: Any, ranks: list[Rank]) -> None:
 
 
 def make_folders(source: Path, to: Path, count: int = 1024) -> list[Path]:
-    """Copy the recording for each rank, under its name; return one root for each host."""
-    folders = sorted((source / "root").glob("*-*-*/"))
-    first = min(folders, key=lambda one: int(_read_meta(one)["rank"]))
-    meta = _read_meta(first)
+    """Write the recording for each rank, under its name; return one root for each host."""
+    from sonde.session import Session
     from sonde.session.files import write_checked
+    from sonde.store import archive
 
+    folders = sorted((source / "root").glob("*-*-*/"))
+    first = Session(str(min(folders, key=lambda one: int(_read_meta(one)["rank"]))))
+    meta = _read_meta(Path(first.folder))
+    segments = [(name, one.first, one.last, archive.read_segment(one))
+                for name in _KEPT for one in archive.list_segments(first, name)]  # fmt: skip
     roots: dict[str, Path] = {}
     for rank in list_ranks(count):
         root = roots.setdefault(rank.host, to / rank.host)
         root.mkdir(parents=True, exist_ok=True, mode=0o700)
         folder = root / rank.session
-        shutil.copytree(first, folder, copy_function=_link,
-                        ignore=shutil.ignore_patterns("meta.json", "shipped.json"))  # fmt: skip
+        left_out = shutil.ignore_patterns("meta.json", "shipped.json", "archive")
+        shutil.copytree(first.folder, folder, copy_function=os.link, ignore=left_out)
         write_checked(str(folder / "meta.json"), {
             **meta, "id": rank.session, "host": rank.host, "pid": rank.pid, "rank": rank.rank,
             "world_size": count, "job": JOB, "wall_ns": meta["wall_ns"] + rank.skew_ns,
         })  # fmt: skip
+        session = Session(str(folder))
+        for name, begin, end, rows in segments:
+            signed = sign(_shift(rows, rank.skew_ns), rank, first.pid)
+            archive.write_segment(session, name, signed, begin, end, 0)
     return list(roots.values())
+
+
+def _shift(rows: pa.Table, ns: int) -> pa.Table:
+    """Return rows whose clock is ahead by so much."""
+    if "ts" not in rows.column_names:
+        return rows
+    ahead = ns if rows.schema.field("ts").type.unit == "ns" else ns // 1000
+    return _put(rows, "ts", pc.add(pc.cast(rows["ts"], pa.int64()), ahead))
 
 
 def _read_meta(folder: Path) -> dict[str, Any]:
     from sonde.session.files import read_checked
 
     return dict(read_checked(str(folder / "meta.json")))
-
-
-def _link(source: str, target: str) -> None:
-    os.link(source, target)  # the rows are the same, and a thousand copies are many bytes
 
 
 if __name__ == "__main__":

@@ -116,7 +116,8 @@ class Profile:
         # The processes and the names of their threads, as SQL to build on.
         self.named_sql = _NAMED.format(processes=", ".join(list_parts(recording)))
         # The samples of the selection, as a table `selected` to build on.
-        self.selected_sql = _select_sql(self.named_sql, selection)
+        self.slack_us = _find_slack_us(recording)
+        self.selected_sql = _select_sql(self.named_sql, selection, self.slack_us)
         self.rest_ns = 0  # of threads without work, if they are left out of `stacks`
         self._places: dict[ProfileFrame, Place] = {}
         self._paths: dict[int, tuple[tuple[ProfileFrame, ...], tuple[Place, ...]]] = {}
@@ -332,13 +333,13 @@ FROM python.frame WHERE stack IN (SELECT stack FROM selected) ORDER BY stack, de
 """
 
 
-def _select_sql(named: str, selection: Selection) -> str:
+def _select_sql(named: str, selection: Selection, slack_us: int) -> str:
     since_ns, until_ns = selection.window
     return _SELECT.format(
         named=named,
         # On `ts` as well as the exact bounds: it saves reading all of a long archive.
-        since_us=since_ns // 1000 - 1,
-        until_us=until_ns // 1000 + 1,
+        since_us=since_ns // 1000 - slack_us,
+        until_us=until_ns // 1000 + slack_us,
         since_ns=since_ns,
         until_ns=until_ns,
         threads=_match_threads(selection, "thread"),
@@ -357,9 +358,16 @@ def list_parts(recording: Recording) -> Iterator[str]:
         starts.setdefault((session.host, session.pid), []).append(session.start_wall_ns // 1000)
     for part, session in enumerate(recording.sessions):
         first = session.start_wall_ns // 1000
+        begin = first - max(0, session.ahead_ns) // 1000
         later = [us for us in starts[session.host, session.pid] if us > first]
-        bounds = f"{first}, {min(later, default=_NEVER_US)}"
-        yield f"({part}, {quote(session.host)}, {session.pid}, {bounds}, {session.wall_offset_ns})"
+        bounds = f"{begin}, {min(later, default=_NEVER_US)}"
+        offset_ns = session.wall_offset_ns - session.ahead_ns
+        yield f"({part}, {quote(session.host)}, {session.pid}, {bounds}, {offset_ns})"
+
+
+def _find_slack_us(recording: Recording) -> int:
+    """Return how far the column `ts` may be from the time that a row is placed at."""
+    return max(abs(one.ahead_ns) for one in recording.sessions) // 1000 + 1
 
 
 def _match_thread(word: str, column: str) -> str:

@@ -94,7 +94,8 @@ class Timeline:
         ]
         return sql.format(
             named=self._named, low_ns=low_ns, high_ns=high_ns, until_ns=self.until_ns,
-            low_us=max(low_ns, 0) // 1000 - 1, high_us=min(high_ns, FOREVER_NS // 2) // 1000 + 1,
+            low_us=max(low_ns, 0) // 1000 - self.profile.slack_us,
+            high_us=min(high_ns, FOREVER_NS // 2) // 1000 + self.profile.slack_us,
             in_window=" OR ".join(inside), touches=" OR ".join(touches), which=which,
             threads=self.profile.match_threads("thread"), lane=find_tid(lane, 0),
             ever_ns=FOREVER_NS,

@@ -10,15 +10,17 @@ from types import ModuleType
 
 from sonde import _core, environ, plugins
 from sonde.analysis import timeline_sql
+from sonde.analysis.clocks import correct_clocks
 from sonde.analysis.profile import Profile, Selection
 from sonde.analysis.region_layout import FOREVER_NS
 from sonde.analysis.window import LAST, Window, find_window
 from sonde.cli import _options
 from sonde.cli._missing import tell_missing
+from sonde.cli._recordings import open_any, tell_missing_hosts
 from sonde.errors import Error
 from sonde.export.files import open_file, write_file
 from sonde.session import runs
-from sonde.store.recording import Recording, open_recording
+from sonde.store.recording import Recording
 from sonde.words import show_duration
 
 GROUP = "export"
@@ -34,7 +36,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     names = plugins.list_names("export.formats")
     helps = "\n".join(f"  {name:<12}{plugins.read_help('export.formats', name)}" for name in names)
     _options.add_note(parser, f"formats:\n{helps}\n")
-    _options.add_target(parser, "the recording to export")
+    _options.add_target(parser, "the recording to export", cluster=True)
     parser.add_argument("--to", choices=names, required=True, metavar="FORMAT",
                         help="one of the formats below")  # fmt: skip
     _options.add_output(
@@ -56,11 +58,12 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         "--follow",
         what="write the file again, this often, while the target runs; --to chrome",
     )
+    _options.add_cluster_timeout(parser)
 
 
 def run(args: argparse.Namespace) -> int:
     exporter = plugins.load("export.formats", args.to)
-    recording = open_recording(args.target)
+    recording = open_any(args.target, args.timeout)
     tell_missing(recording.sessions)
     path = args.output or name_file(recording, exporter.SUFFIX)
     if args.follow is not None:
@@ -72,13 +75,15 @@ def run(args: argparse.Namespace) -> int:
         window = _find_window(still, args, last)
         if whole and not args.until:
             window = _reach_open(still, window)
+        if whole:
+            window = _correct_clocks(still, window)
         selection = Selection(
             window, tuple(args.thread), args.by, args.lines, args.idle or args.to not in _SUMS
         )
         profile = Profile(still, selection)
         if args.output == "-":
             write_stdout(exporter, profile)
-            return 0
+            return tell_missing_hosts(recording)
         write_file(path, exporter, profile)
     if sys.stderr.isatty():
         how = exporter.OPEN.format(file=path)
@@ -88,7 +93,16 @@ def run(args: argparse.Namespace) -> int:
         if profile.rest_ns:
             rest = show_duration(profile.rest_ns)
             print(f"{rest} of threads without work is left out: --idle keeps it", file=sys.stderr)
-    return 0
+    return tell_missing_hosts(recording)
+
+
+def _correct_clocks(recording: Recording, window: Window) -> Window:
+    """Place the rows of several hosts by one clock; return the window with room for that."""
+    said = correct_clocks(recording, window)
+    if said:
+        print(f"sonde: {said}", file=sys.stderr)
+    ahead = [one.ahead_ns for one in recording.sessions]
+    return Window(window.since_ns - max(0, *ahead, 0), window.until_ns - min(0, *ahead, 0))
 
 
 def _follow(recording: Recording, path: str, args: argparse.Namespace) -> int:

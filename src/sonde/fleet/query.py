@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import time
+from collections.abc import Mapping
 
 import duckdb
 import pyarrow as pa
@@ -18,9 +19,14 @@ from sonde.store.statement import CATALOG, qualify, require_select
 
 
 def query_cluster(
-    cluster: Cluster, sql: str, timeout_s: float, memory: str
+    cluster: Cluster,
+    sql: str,
+    timeout_s: float,
+    memory: str,
+    given: Mapping[str, pa.Table] | None = None,
 ) -> tuple[pa.Table, Gathered]:
-    """Return the rows of one SELECT over all hosts, and what is missing in them."""
+    """Return the rows of one SELECT over all hosts, and what is missing in them. `given` are more
+    tables that it may name."""
     connection = connect(memory)
     deadline = time.monotonic() + timeout_s
     try:
@@ -30,6 +36,8 @@ def query_cluster(
             whole = _ask(cluster, sql, timeout_s)
             return next(iter(whole.tables.values())), whole
         missing = Gathered()
+        for name, rows in (given or {}).items():
+            connection.register(name, rows)
         for name, remote in found.remote.items():
             part = _ask(cluster, remote, max(0.1, deadline - time.monotonic()))
             rows = join_answers(part)

@@ -66,9 +66,19 @@ class ClusterRecording(Recording):
         memory: str = MEMORY,
     ) -> Iterator[pa.RecordBatch]:
         """Yield the rows of one SELECT in pieces; all of them are here before the first."""
-        if given:
-            raise Error("a cluster cannot be asked for this; ask each host, or a shared place")
-        yield from self.query(sql, timeout_s=timeout_s, memory=memory).to_batches(PIECE_ROWS)
+        rows, found = query_cluster(self._cluster, sql, timeout_s or self._timeout_s, memory, given)
+        self._note(found)
+        yield from rows.to_batches(PIECE_ROWS)
+
+    def freeze(self, text: str = "") -> ClusterRecording:  # type: ignore[override]  # noqa: ARG002
+        """Return the same: its hosts do not stand still."""
+        return self
+
+    def __enter__(self) -> ClusterRecording:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        pass
 
 
 def _list_sessions(found: Gathered) -> Iterator[DistantSession]:
@@ -79,4 +89,5 @@ def _list_sessions(found: Gathered) -> Iterator[DistantSession]:
                 session = DistantSession(f"@{host}", row, time.time_ns() + clock.offset_ns)
             except (Error, ValueError, TypeError, KeyError):
                 continue  # a newer sonde; or an agent that is none
+            session.clock = clock.offset_ns, clock.error_ns
             yield session

@@ -29,6 +29,9 @@ STATES = ("running", "ended", "killed", "unknown")
 class Session:
     """A session folder, read from any process, live or long ended."""
 
+    ahead_ns = 0  # how far its host's clock is known to be ahead of that of a whole job
+    clock: tuple[int, int] | None = None  # the same with its error, as its agent told it
+
     def __init__(self, folder: str) -> None:
         self.folder = os.path.abspath(folder)
         self.meta = meta = self._read_meta()
