@@ -70,6 +70,8 @@ class FakeSession:
     rank: int | None = None
     monotonic_ns: int = 5_000 * 10**9
     start_wall_ns: int = START_NS
+    ahead_ns: int = 0
+    clock: tuple[int, int] | None = None
     state: str = "ended"
     meta: SimpleNamespace = field(
         default_factory=lambda: SimpleNamespace(argv=["python", "/job/train.py"], cwd="/job")
