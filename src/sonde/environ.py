@@ -387,6 +387,11 @@ def read_slurm_nodes() -> str | None:
     return os.environ.get("SLURM_JOB_NODELIST") or os.environ.get("SLURM_NODELIST")
 
 
+def read_ray_token() -> str | None:
+    """Return the token of the Ray cluster, where it asks for one."""
+    return os.environ.get("RAY_AUTH_TOKEN")
+
+
 def forbid_debug_downloads() -> None:
     """Have elfutils, if it is loaded from now on, look for debugging files on this machine only."""
     os.environ.pop("DEBUGINFOD_URLS", None)
