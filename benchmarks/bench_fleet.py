@@ -157,7 +157,7 @@ def _measure_places(source: Path, folder: Path) -> list[Result]:
         is_last = ranks == _RANKS[-1]
         results += [
             Result(f"{of}: bytes in the place, per rank", "KB", [size / ranks / 1e3],
-                   note="a step in 5 s, 31 calls of modules in each, one sample a second"),
+                   note="a step in 5 s, 65 rows of modules in each, one sample a second"),
             Result(f"{of}: GROUP BY module", "s", [asked[0]], 10.0 if is_last else None),
             Result(f"{of}: GROUP BY module, CPU", "s", [asked[1]]),
             Result(f"{of}: GROUP BY module, peak memory", "MB", [asked[2]],
