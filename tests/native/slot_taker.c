@@ -1,6 +1,6 @@
 /* Take the slot of slot_library.c and give it back: print what the library answers, and how the slot's page is kept. */
 #include "kernel/sealed_word.h"
-#include "torch/linkage_slot.h"
+#include "kernel/linkage_slot.h"
 
 #include <dlfcn.h>
 #include <stdio.h>

@@ -184,3 +184,36 @@ def test_it_does_no_harm_beside_other_hooks_forks_threads_and_interpreters(
     assert run(program).stdout == "unharmed\n"
     (row,) = read(root, "SELECT SUM(samples) AS n FROM python.heap_sampling")
     assert row["n"] > 0
+
+
+ARRAYS = """
+import os
+def keep(n):
+    import numpy
+    return [numpy.ones(125_000) for _ in range(n)]          # line 6
+def churn():
+    import numpy
+    for _ in range(200):
+        numpy.zeros(125_000).copy()                         # line 10
+kept = keep(60)
+churn()
+grown = kept[0].copy()
+grown.resize(4_000_000, refcheck=False)                     # line 14
+os.kill(os.getpid(), 9)
+"""
+
+
+def test_arrays_of_numpy_are_known_by_line(run, root) -> None:
+    run(START + ARRAYS, check=False)
+    rows = read(
+        root,
+        "SELECT f.func, SUM(alive_bytes)::BIGINT AS alive, SUM(allocated_bytes)::BIGINT AS allocated "
+        "FROM python.heap JOIN (SELECT DISTINCT stack, func FROM python.frame) AS f USING (stack) "
+        "WHERE f.func IN ('keep', 'churn', '<module>') GROUP BY 1",
+    )
+    found = {row["func"]: row for row in rows}
+    assert found["keep"]["alive"] == pytest.approx(60_000_000, rel=0.1)
+    assert found["churn"]["allocated"] == pytest.approx(400_000_000, rel=0.1)
+    assert found["churn"]["alive"] < 10_000_000
+    # All of it, and the array that was enlarged to 32 MB.
+    assert found["<module>"]["alive"] == pytest.approx(92_000_000, rel=0.15)

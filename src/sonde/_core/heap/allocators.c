@@ -16,13 +16,18 @@
 #include "heap/samples.h"
 
 #include <errno.h>
+#include <stdlib.h>
 
 #if SONDE_HAS_FRAMES && !defined(Py_GIL_DISABLED)
 
-enum { SMALL = 512, MEM = 0, OBJ, RAW, DOMAINS };
+enum { SMALL = 512, MEM = 0, OBJ, RAW, DOMAINS, LIBRARY = DOMAINS };
 
 static const PyMemAllocatorDomain domains[DOMAINS] = {PYMEM_DOMAIN_MEM, PYMEM_DOMAIN_OBJ, PYMEM_DOMAIN_RAW};
-static PyMemAllocatorEx before[DOMAINS];
+static void *c_malloc(void *Py_UNUSED(ctx), size_t size) { return malloc(size); }
+static void *c_calloc(void *Py_UNUSED(ctx), size_t n, size_t each) { return calloc(n, each); }
+static void *c_realloc(void *Py_UNUSED(ctx), void *block, size_t size) { return realloc(block, size); }
+static void c_free(void *Py_UNUSED(ctx), void *block) { free(block); }
+static PyMemAllocatorEx before[DOMAINS + 1] = {[LIBRARY] = {NULL, c_malloc, c_calloc, c_realloc, c_free}};
 static int is_whole[DOMAINS]; /* all sizes are counted here; none is passed on to `raw` */
 /* The size of a small block that is being asked for as a larger one; or PROBE, which whoever sees it
  * resets. */
@@ -43,7 +48,7 @@ static PyThreadState *find_state(int domain)
     return state != NULL ? state : PyGILState_GetThisThreadState();
 #else
     /* Before 3.12 this is the state of whoever has the GIL: in `raw` that may be another thread. */
-    return domain == RAW ? PyGILState_GetThisThreadState() : _PyThreadState_UncheckedGet();
+    return domain >= RAW ? PyGILState_GetThisThreadState() : _PyThreadState_UncheckedGet();
 #endif
 }
 
@@ -269,6 +274,11 @@ FREE_HOOK(whole_obj, OBJ)
 static const PyMemAllocatorEx hooks[DOMAINS][2] = {
     {SMALL_ONLY(mem), WHOLE(whole_mem)}, {SMALL_ONLY(obj), WHOLE(whole_obj)}, {WHOLE(raw), WHOLE(raw)}};
 
+void *sonde_library_malloc(size_t size) { return large_malloc(LIBRARY, size); }
+void *sonde_library_calloc(size_t n, size_t each) { return large_calloc(LIBRARY, n, each); }
+void *sonde_library_realloc(void *block, size_t size) { return large_realloc(LIBRARY, block, size); }
+void sonde_library_free(void *block) { large_free(LIBRARY, block); }
+
 /* ---- putting them there ------------------------------------------------------------------------- */
 
 static void probe(int domain, size_t size)
@@ -340,6 +350,10 @@ void sonde_allocators_give_back(void)
 
 #else
 
+void *sonde_library_malloc(size_t size) { return malloc(size); }
+void *sonde_library_calloc(size_t n, size_t each) { return calloc(n, each); }
+void *sonde_library_realloc(void *block, size_t size) { return realloc(block, size); }
+void sonde_library_free(void *block) { free(block); }
 int sonde_allocators_take(void) { return -ENOSYS; }
 int sonde_allocators_taken(void) { return 0; }
 void sonde_allocators_give_back(void) {}

@@ -1,6 +1,7 @@
 /* Heap: sampled allocations as a Python object. */
 #include "heap/heap_binding.h"
 #include "heap/allocators.h"
+#include "heap/library_slots.h"
 #include "heap/samples.h"
 #include "kernel/fork.h"
 
@@ -102,11 +103,21 @@ static PyObject *heap_stop(HeapObject *self, PyObject *Py_UNUSED(none))
         Py_RETURN_NONE;
     if (is_ours(self)) {
         sonde_heap_end();
+        sonde_library_give_back();
         sonde_allocators_give_back();
     }
     self->is_open = 0;
     Py_DECREF(self);
     Py_RETURN_NONE;
+}
+
+static PyObject *heap_add_library(HeapObject *self, PyObject *args)
+{
+    const char *path;
+    if (!PyArg_ParseTuple(args, "y", &path))
+        return NULL;
+    int status = is_ours(self) ? sonde_library_take(path) : -EBUSY;
+    return status < 0 ? sonde_raise(status, "slots of that library") : Py_NewRef(Py_None);
 }
 
 static PyObject *heap_set_every(HeapObject *self, PyObject *args)
@@ -139,6 +150,7 @@ static PyObject *heap_start(HeapObject *Py_UNUSED(self), PyObject *Py_UNUSED(arg
 }
 
 static PyObject *heap_stop(HeapObject *Py_UNUSED(self), PyObject *Py_UNUSED(none)) { Py_RETURN_NONE; }
+static PyObject *heap_add_library(HeapObject *Py_UNUSED(self), PyObject *Py_UNUSED(args)) { Py_RETURN_NONE; }
 static PyObject *heap_set_every(HeapObject *Py_UNUSED(self), PyObject *Py_UNUSED(args)) { Py_RETURN_NONE; }
 static PyObject *heap_publish(HeapObject *Py_UNUSED(self), PyObject *Py_UNUSED(none)) { Py_RETURN_NONE; }
 static PyObject *heap_is_complete(HeapObject *Py_UNUSED(self), void *Py_UNUSED(closure)) { Py_RETURN_FALSE; }
@@ -148,6 +160,8 @@ static PyObject *heap_is_complete(HeapObject *Py_UNUSED(self), void *Py_UNUSED(c
 static PyMethodDef heap_methods[] = {
     {"start", (PyCFunction)heap_start, METH_VARARGS, "start(every): sample one in so many bytes, on average."},
     {"stop", (PyCFunction)heap_stop, METH_NOARGS, "Sample no more, and leave the allocators as they were."},
+    {"add_library", (PyCFunction)heap_add_library, METH_VARARGS,
+     "add_library(path): also sample what this library asks the C library for."},
     {"set_every", (PyCFunction)heap_set_every, METH_VARARGS, "set_every(every): change that number."},
     {"publish", (PyCFunction)heap_publish, METH_NOARGS, "Write rows of all that has changed."},
     {NULL, NULL, 0, NULL},

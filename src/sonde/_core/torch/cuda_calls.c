@@ -4,7 +4,7 @@
  * runtime's functions in turn, so the program's own profiler, which looks from inside the runtime,
  * sees what it saw before. */
 #include "torch/cuda_calls.h"
-#include "torch/linkage_slot.h"
+#include "kernel/linkage_slot.h"
 
 #include <dlfcn.h>
 #include <string.h>

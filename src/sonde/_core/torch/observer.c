@@ -10,7 +10,7 @@
 #include "torch/module_call.h"
 #include "torch/nodes.h"
 #include "torch/record_function.h"
-#include "torch/linkage_slot.h"
+#include "kernel/linkage_slot.h"
 #include "kernel/fork.h"
 #include "kernel/sealed_word.h"
 

@@ -1,4 +1,4 @@
-"""Memory that Python allocates, sampled by bytes, with its stack."""
+"""Memory that Python and NumPy allocate, sampled by bytes, with its stack."""
 
 from __future__ import annotations
 
@@ -7,6 +7,7 @@ import sys
 
 from sonde import _core
 from sonde.errors import Unavailable
+from sonde.job.import_watch import ImportWatch
 from sonde.job.source_context import SourceContext
 from sonde.job.sources._node_file import open_nodes
 from sonde.session.files import HEAP_NODES
@@ -16,7 +17,11 @@ ON = False
 NEEDS = ()
 
 _NODES_BYTES = 2 * 2**20
-_SEEN = "only what Python's own allocators hand out: buffers of NumPy, PyTorch and the like are not"
+_SEEN = (
+    "what Python's own allocators and NumPy hand out: PyTorch's and other libraries' is not seen"
+)
+_UNSEEN = "only what Python's own allocators hand out: NumPy asks for memory in a way of its own"
+_NUMPY = ("numpy._core._multiarray_umath", "numpy.core._multiarray_umath")  # since 2.0, and before
 
 
 class Source:
@@ -26,6 +31,7 @@ class Source:
         self._context = context
         self._rows, self._sampling = context.writer(HeapHistory), context.writer(HeapSampling)
         self._heap: _core.Heap | None = None
+        self._watch = ImportWatch(_is_numpy_here, context.guard(self._add_numpy))
 
     def start(self) -> None:
         if "t" in getattr(sys, "abiflags", ""):
@@ -40,8 +46,22 @@ class Source:
         except OSError as error:
             raise Unavailable(f"the allocators cannot be watched: {error}") from None
         self._heap, self._context.detail = heap, _SEEN
+        if _is_numpy_here():
+            self._add_numpy()
+        else:
+            self._watch.start()
+
+    def _add_numpy(self) -> None:
+        """Also sample what NumPy asks the C library for: it frees that itself."""
+        path = next(sys.modules[name].__file__ for name in _NUMPY if name in sys.modules)
+        try:
+            if self._heap is not None and path is not None:
+                self._heap.add_library(os.fsencode(path))
+        except OSError:
+            self._context.report(_UNSEEN)
 
     def stop(self) -> None:
+        self._watch.stop()
         self._check()
         heap, self._heap = self._heap, None
         if heap is not None:
@@ -64,8 +84,13 @@ class Source:
     def _check(self) -> None:
         """Record that another tool has taken our hooks away, if it has."""
         taken = self._heap is not None and not self._heap.is_complete
-        if taken and self._context.detail == _SEEN:
+        if taken and self._context.detail in (_SEEN, _UNSEEN):
             self._context.report(
                 "another tool, such as tracemalloc, has taken our hooks out of the allocators; "
                 "switch the source off and on again"
             )
+
+
+def _is_numpy_here() -> bool:
+    # The library is loaded while NumPy is being imported, before the first array is made.
+    return any(getattr(sys.modules.get(name), "__file__", None) for name in _NUMPY)

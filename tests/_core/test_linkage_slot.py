@@ -10,7 +10,7 @@ import pytest
 
 from support.places import CORE, NATIVE
 
-PARTS = (NATIVE / "slot_taker.c", CORE / "torch/linkage_slot.c", CORE / "kernel/sealed_word.c")
+PARTS = (NATIVE / "slot_taker.c", CORE / "kernel/linkage_slot.c", CORE / "kernel/sealed_word.c")
 
 
 def compile_c(*arguments: object) -> None:

@@ -1,6 +1,6 @@
 /* Putting a function of ours into the linkage slot of a library. */
 #define _GNU_SOURCE 1 /* dlinfo, dladdr */
-#include "torch/linkage_slot.h"
+#include "kernel/linkage_slot.h"
 #include "format/format.h"
 #include "kernel/sealed_word.h"
 
