@@ -188,17 +188,16 @@ def test_it_does_no_harm_beside_other_hooks_forks_threads_and_interpreters(
 
 ARRAYS = """
 import os
+import numpy
 def keep(n):
-    import numpy
-    return [numpy.ones(125_000) for _ in range(n)]          # line 6
+    return [numpy.ones(125_000) for _ in range(n)]
 def churn():
-    import numpy
     for _ in range(200):
-        numpy.zeros(125_000).copy()                         # line 10
+        numpy.zeros(125_000).copy()
 kept = keep(60)
 churn()
 grown = kept[0].copy()
-grown.resize(4_000_000, refcheck=False)                     # line 14
+grown.resize(4_000_000, refcheck=False)
 os.kill(os.getpid(), 9)
 """
 
@@ -215,5 +214,5 @@ def test_arrays_of_numpy_are_known_by_line(run, root) -> None:
     assert found["keep"]["alive"] == pytest.approx(60_000_000, rel=0.1)
     assert found["churn"]["allocated"] == pytest.approx(400_000_000, rel=0.1)
     assert found["churn"]["alive"] < 10_000_000
-    # All of it, and the array that was enlarged to 32 MB.
-    assert found["<module>"]["alive"] == pytest.approx(92_000_000, rel=0.15)
+    # All of it, what the import keeps, and the array that was enlarged to 32 MB.
+    assert 90_000_000 < found["<module>"]["alive"] < 120_000_000
