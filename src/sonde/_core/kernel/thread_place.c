@@ -16,7 +16,7 @@
 #include <unistd.h>
 
 enum { NUMBER = SIGURG };
-enum { STAND_NS = 100000, ANSWER_NS = 4000000, YIELD_NS = 20000 };
+enum { STAND_NS = 100000, ANSWER_NS = 500000, YIELD_NS = 20000 };
 
 /* FREE → ASKED → TAKEN → STANDS → FREE, or LEFT if nobody let the thread go in time. */
 enum { FREE, ASKED, TAKEN, STANDS, LEFT };

@@ -7,6 +7,7 @@
 #define _GNU_SOURCE 1
 #include "stacks/native_frames.h"
 #include "kernel/read_memory.h"
+#include "kernel/thread.h"
 #include "kernel/thread_place.h"
 
 #include <errno.h>
@@ -53,6 +54,14 @@ void sonde_native_close(sonde_native_frames *native)
 
 /* ---- copying --------------------------------------------------------------------------------- */
 
+/* Has the thread a processor now? One that only waits for a processor may be inside a call of the kernel, which
+ * a signal would interrupt. */
+static int is_on_cpu(uint32_t tid)
+{
+    int64_t first_ns = sonde_thread_cpu(tid);
+    return sonde_thread_cpu(tid) != first_ns;
+}
+
 int sonde_native_hold(sonde_native_frames *native, sonde_sampled_thread *thread)
 {
     if (native->table == NULL || thread->cpu_ns < 0)
@@ -63,8 +72,9 @@ int sonde_native_hold(sonde_native_frames *native, sonde_sampled_thread *thread)
     if (sonde_wait_find(thread->tid).kind != SONDE_WAIT_NONE)
         return 0;
     sonde_thread_place place;
-    if (sonde_place_ask(thread->tid, &place) < 0) {
-        thread->unanswered++;
+    int is_on = is_on_cpu(thread->tid);
+    if (!is_on || sonde_place_ask(thread->tid, &place) < 0) {
+        thread->unanswered += (uint32_t)is_on;
         native->lost++;
         return 0;
     }
