@@ -72,6 +72,7 @@ stress-one: $(VENV)/.installed $(VENV)/.test
 	$(BIN)/python tests/stress/attach.py --cycles $(STRESS_CYCLES) --kill
 	$(BIN)/python tests/stress/threads.py $(STRESS_THREADS)
 	$(BIN)/python tests/stress/forks.py $(STRESS_SECONDS)
+	$(BIN)/python tests/stress/races.py
 	$(BIN)/python tests/stress/damage.py $(DAMAGE_CASES)
 	$(BIN)/python tests/stress/rounds.py $(STRESS_ROUNDS)
 	$(BIN)/python tests/stress/soak.py $(STRESS_SECONDS)
@@ -79,11 +80,13 @@ stress-one: $(VENV)/.installed $(VENV)/.test
 
 # Every supported Python that is installed, or was fetched with `make pythons`; each has its own virtual environment.
 test-all:
-	@for version in $(VERSIONS); do \
-		python=$$($(PYTHON) tests/support/find_python.py $$version) || { echo "no Python $$version here"; continue; }; \
+	@ran= missing=; for version in $(VERSIONS); do \
+		python=$$($(PYTHON) tests/support/find_python.py $$version) || { missing="$$missing $$version"; continue; }; \
 		echo "== Python $$version"; \
 		$(MAKE) --no-print-directory test PYTHON=$$python VENV=.venv-$$version || exit 1; \
-	done
+		ran="$$ran $$($$python -c 'import sys; print(sys.version.split()[0])')"; \
+	done; \
+	echo "tested with$${ran:- nothing}$${missing:+; not here (make pythons):$$missing}"
 
 # Shipping to a real object store, with faults on the way, and the same SQL on a real Spark, which needs Java;
 # without these, `make test` skips them.

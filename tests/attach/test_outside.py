@@ -37,7 +37,7 @@ list(Größe().run())
 """
 # From the innermost: how often each function is on the stack, with its line in the program.
 NAPS = [("nap", 7), ("nap", 5), ("nap", 5)]
-VERSIONS = ["3.10", "3.11", "3.12", "3.13", "3.14", "3.15"]
+VERSIONS = ["3.10", "3.11", "3.12", "3.13", "3.13t", "3.14", "3.14t", "3.15", "3.15t"]
 
 
 def find_python(version: str) -> str:

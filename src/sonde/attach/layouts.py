@@ -42,6 +42,11 @@ class PythonLayout(NamedTuple):
     bytes_size: int
     bytes_data: int
     is_entry: int | None = None  # set in a frame that C has called, in the one version that has it
+    # Without a GIL, from 3.14 on, threads run copies of a function's instructions: the number of
+    # the one that a frame runs, and the list of them, in the code object.
+    copy_number: int | None = None
+    copies: int | None = None
+    kind_bit: int = 2  # in the state of a text: where its kind begins
 
 
 _FIXED = {
@@ -97,6 +102,7 @@ def find_layout(version: tuple[int, int], runtime: int, read: Read) -> PythonLay
     at = read_table(version, runtime, read)
     if at is None:
         return None
+    has_copies = bool(at["table.free_threaded"]) and version >= (3, 14)
     ascii_size = at["text.ascii"]
     return PythonLayout(
         at["runtime.interpreters_head"], at["interpreter.next"], at["interpreter.threads_head"],
@@ -105,6 +111,9 @@ def find_layout(version: tuple[int, int], runtime: int, read: Read) -> PythonLay
         at["frame.instr"], at["frame.owner"], at["code.bytes"], at["code.qualname"],
         at["code.filename"], at["code.linetable"], at["code.first_line"], at["text.length"],
         at["text.state"], ascii_size, ascii_size + 16, at["bytes.length"], at["bytes.data"],
+        copy_number=at["frame.tlbc"] if has_copies else None,
+        copies=at["code.tlbc"] if has_copies else None,
+        kind_bit=8 if has_copies else 2,
     )  # fmt: skip
 
 

@@ -114,8 +114,9 @@ class OutsideReader:
     def _text(self, address: int) -> str:
         head = self._read(address, self._at.compact)
         (length,) = struct.unpack_from("<q", head, self._at.length)
-        state = head[self._at.state]
-        width, is_ascii = state >> 2 & 7, state >> 6 & 1
+        (state,) = struct.unpack_from("<I", head, self._at.state)
+        kind = state >> self._at.kind_bit
+        width, is_ascii = kind & 7, kind >> 4 & 1
         if width not in (1, 2, 4) or not 0 <= length <= _LONGEST:
             raise _Gone
         data = self._read(
@@ -218,7 +219,7 @@ class OutsideReader:
         frame = self._word(state + at.current_frame)
         if frame and at.cframe_current is not None:
             frame = self._word(frame + at.cframe_current)
-        end = max(at.previous, at.executable, at.instr, at.owner or 0) + 8
+        end = max(at.previous, at.executable, at.instr, at.owner or 0, at.copy_number or 0) + 8
         for _ in range(_MOST_FRAMES):
             if not frame:
                 break
@@ -233,18 +234,25 @@ class OutsideReader:
         at = self._at
         (code,) = struct.unpack_from("<Q", data, at.executable)
         code &= ~3  # the low bits say who owns it
-        if at.code_bytes is None:
-            (unit,) = struct.unpack_from("<i", data, at.instr)
-        else:
-            (instr,) = struct.unpack_from("<Q", data, at.instr)
-            unit = (instr - code - at.code_bytes) // 2
         is_shim = at.owner is not None and data[at.owner] >= _FIRST_SHIM
         if code and not is_shim:
-            walk.places.append((code, unit))
+            walk.places.append((code, self._find_unit(code, data)))
         # Before 3.11 C calls every frame; 3.11 marks those that it calls, and from 3.12 on there is
         # a frame without code below them.
         if is_shim or at.owner is None or (at.is_entry is not None and data[at.is_entry]):
             walk.ends.append(len(walk.places))
+
+    def _find_unit(self, code: int, data: bytes) -> int:
+        """Return the number of the instruction that a frame is at."""
+        at = self._at
+        if at.code_bytes is None:
+            return int(struct.unpack_from("<i", data, at.instr)[0])
+        first = code + at.code_bytes
+        if at.copies is not None and at.copy_number is not None:
+            (number,) = struct.unpack_from("<i", data, at.copy_number)
+            # The list begins with its length; the first of it are those that all threads share.
+            first = self._word(self._word(code + at.copies) + 8 * (number + 1)) if number else first
+        return (int(struct.unpack_from("<Q", data, at.instr)[0]) - first) // 2
 
     def _find_tid(self, state: int, tasks: dict[int, int]) -> int:
         if self._at.native_thread_id is not None:

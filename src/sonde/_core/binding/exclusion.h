@@ -16,9 +16,19 @@ typedef struct {
 
 #define SONDE_EXCLUSION {PyObject_HEAD_INIT(NULL)}
 
+/* ThreadSanitizer does not see the locks of a Python that was built without it, so it is told of them. */
+#ifdef __SANITIZE_THREAD__
+#include <sanitizer/tsan_interface.h>
+#define SONDE_SEE_LOCK(object) void *sonde_locked = (object); __tsan_acquire(sonde_locked);
+#define SONDE_SEE_UNLOCK __tsan_release(sonde_locked);
+#else
+#define SONDE_SEE_LOCK(object)
+#define SONDE_SEE_UNLOCK
+#endif
+
 #ifdef Py_GIL_DISABLED
-#define SONDE_EXCLUDE_BEGIN(object) Py_BEGIN_CRITICAL_SECTION((PyObject *)(object));
-#define SONDE_EXCLUDE_END Py_END_CRITICAL_SECTION();
+#define SONDE_EXCLUDE_BEGIN(object) Py_BEGIN_CRITICAL_SECTION((PyObject *)(object)); SONDE_SEE_LOCK(object)
+#define SONDE_EXCLUDE_END SONDE_SEE_UNLOCK Py_END_CRITICAL_SECTION();
 #else
 #define SONDE_EXCLUDE_BEGIN(object) { (void)(object);
 #define SONDE_EXCLUDE_END }
