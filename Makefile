@@ -88,7 +88,7 @@ test-all:
 	done; \
 	echo "tested with$${ran:- nothing}$${missing:+; not here (make pythons):$$missing}"
 
-# Shipping to a real object store, with faults on the way, and the same SQL on a real Spark, which needs Java;
+# Shipping to a real object store, with faults on the way, and the same SQL on a real Spark (needs Java) and a real Ray;
 # without these, `make test` skips them.
 test-scale:
 	@$(MAKE) --no-print-directory .venv-scale/.installed VENV=.venv-scale

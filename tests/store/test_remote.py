@@ -11,7 +11,7 @@ import pytest
 from sonde.cli import main
 from sonde.errors import QueryError
 from sonde.store import catalog
-from sonde.store.engines import spark
+from sonde.store.engines import ray, spark
 from sonde.store.remote import open_remote
 from sonde.store.rows import widen
 from sonde.store.sql_dialect import Dialect
@@ -74,6 +74,17 @@ def test_what_is_not_in_the_core_is_refused_by_its_name(part: str, named: str) -
     assert "without --engine" in str(refused.value)
 
 
+def test_a_name_that_daft_would_take_from_the_wrong_table_is_refused() -> None:
+    tables = "FROM python.collective AS c JOIN python.gc_pause AS g ON c.pid = g.pid"
+    for part in (f"SELECT g.dur_ns {tables}", f"SELECT 1 {tables} WHERE g.rank IN (1, 2)",
+                 f"WITH p AS (SELECT pid FROM python.gc_pause) SELECT 1 {tables} JOIN p ON g.pid = p.pid",
+                 "SELECT 1 FROM python.collective AS c, python.gc_pause AS g WHERE c.pid = g.pid"):  # fmt: skip
+        with pytest.raises(QueryError, match=r"^g\.\w+, which another table of the JOIN has"):
+            write(part, ray.DIALECT)
+        assert write(part)
+    assert write(f"SELECT c.dur_ns, g.generation {tables}", ray.DIALECT)
+
+
 @pytest.fixture
 def place(run, root: Path, tmp_path: Path) -> str:
     make_fleet(run, root, tmp_path / "place", ranks=1, rows=2)
@@ -96,11 +107,14 @@ def test_what_is_missing_is_one_line(
     place: str, root: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setitem(sys.modules, "pyspark", None)
+    monkeypatch.setitem(sys.modules, "daft", None)
     sql = "SELECT rank FROM python.gc_pause"
     assert main(["query", place, sql, "--engine", "sc://127.0.0.1:1"]) == 1
     assert "pip install 'sonde[spark]'" in capsys.readouterr().err
+    assert main(["query", place, sql, "--engine", "ray://127.0.0.1:1"]) == 1
+    assert "pip install 'sonde[ray]'" in capsys.readouterr().err
     assert main(["query", place, sql, "--engine", "spark://here"]) == 2
-    assert "is not an engine; write duckdb, or sc://" in capsys.readouterr().err
+    assert "is not an engine; write duckdb, sc://" in capsys.readouterr().err
     assert main(["query", "4242", sql, "--engine", "sc://127.0.0.1:1"]) == 2
     assert "reads a shared place" in capsys.readouterr().err
     assert main(["query", place, sql, "--engine", "duckdb"]) == 0

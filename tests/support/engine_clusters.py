@@ -4,10 +4,12 @@ from __future__ import annotations
 
 import os
 import re
+import secrets
 import shutil
 import signal
 import socket
 import subprocess
+import sys
 import time
 from collections.abc import Callable
 from pathlib import Path
@@ -28,18 +30,30 @@ def can_connect(port: int) -> bool:
         return probe.connect_ex(("127.0.0.1", port)) == 0
 
 
+def list_session(leader: int) -> list[int]:
+    """The processes of a session, which a process began."""
+    found = []
+    for name in filter(str.isdigit, os.listdir("/proc")):
+        try:
+            if os.getsid(int(name)) == leader:
+                found.append(int(name))
+        except (ProcessLookupError, PermissionError):
+            continue
+    return found
+
+
 class Cluster:
     """Processes, each in a group of its own, so that one dies with all that it has started."""
 
     def __init__(self, folder: Path, env: dict[str, str]) -> None:
         self.folder, self._groups = folder, dict[str, subprocess.Popen[bytes]]()
-        self._env = {**os.environ, **env, "SONDE": "0"}
+        self.env = {**os.environ, **env, "SONDE": "0"}
 
     def start(self, name: str, *words: str, **env: str) -> None:
         with open(self.folder / f"{name}.log", "wb") as log:
             self._groups[name] = subprocess.Popen(
                 words, stdout=log, stderr=subprocess.STDOUT, start_new_session=True,
-                env={**self._env, **env}, cwd=self.folder,
+                env={**self.env, **env}, cwd=self.folder,
             )  # fmt: skip
 
     def wait(self, condition: Callable[[], object]) -> None:
@@ -70,10 +84,11 @@ class Cluster:
 
     def kill(self, name: str) -> None:
         process = self._groups.pop(name)
-        try:
-            os.killpg(process.pid, signal.SIGKILL)
-        except ProcessLookupError:
-            pass
+        for pid in list_session(process.pid):
+            try:
+                os.kill(pid, signal.SIGKILL)
+            except ProcessLookupError:
+                pass
         process.wait()
 
     def close(self) -> None:
@@ -143,6 +158,60 @@ class SparkCluster(Cluster):
 
     def has_noticed(self) -> bool:
         return f"Lost executor {self.lost}" in self.read_log("connect")
+
+
+class RayCluster(Cluster):
+    """Two nodes with a processor each. Ray listens on all interfaces: whoever connects needs a token,
+    which is this cluster's own."""
+
+    def __init__(self, folder: Path) -> None:
+        token = folder / "token"
+        token.touch(mode=0o600)
+        token.write_text(secrets.token_hex(32))
+        super().__init__(folder, {"RAY_AUTH_MODE": "token", "RAY_AUTH_TOKEN_PATH": str(token),
+                                  "RAY_ENABLE_WINDOWS_OR_OSX_CLUSTER": "1"})  # fmt: skip
+
+    def begin(self) -> None:
+        # Ray gives the ports from 10002 to 19999 to its workers.
+        head, port = [one for one in (find_port() for _ in range(99)) if one > 19999][:2]
+        self.address = f"ray://127.0.0.1:{port}"
+        run = [sys.executable, "-m", "ray.scripts.scripts", "start", "--num-cpus=1", "--block",
+               "--object-store-memory=150000000", "--disable-usage-stats"]  # fmt: skip
+        self.start("head", *run, "--head", f"--port={head}", f"--ray-client-server-port={port}",
+                   "--include-dashboard=false")  # fmt: skip
+        self.wait(lambda: can_connect(port) and "Ray runtime started" in self.read_log("head"))
+        self.start("node", *run, f"--address=127.0.0.1:{head}")
+        self.wait(lambda: "Ray runtime started" in self.read_log("node"))
+        self.wait(lambda: self._list_nodes().count("True") == 2)  # and it takes clients
+
+    def count_begun(self) -> int:
+        """The seconds of processor time that the node that will be killed has used."""
+        total = 0
+        for pid in list_session(self._groups["node"].pid):
+            try:
+                words = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()
+            except (FileNotFoundError, ProcessLookupError):
+                continue
+            total += int(words[11]) + int(words[12])
+        return total // os.sysconf("SC_CLK_TCK")
+
+    def is_busy(self) -> bool:
+        """Whether the node works, and not only says now and then that it is there."""
+        before = self.count_begun()
+        time.sleep(3)
+        return self.count_begun() > before
+
+    def kill_worker(self) -> None:
+        self.kill("node")
+
+    def has_noticed(self) -> bool:
+        return "False" in self._list_nodes()
+
+    def _list_nodes(self) -> str:
+        """Whether each node lives, as a client is told."""
+        code = "import ray, sys; ray.init(sys.argv[1]); print([n['Alive'] for n in ray.nodes()])"
+        words = [sys.executable, "-c", code, self.address]
+        return subprocess.run(words, env=self.env, capture_output=True, text=True).stdout
 
 
 def has_java() -> bool:

@@ -34,7 +34,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
                         help="the most memory it may use (default: %(default)s)")  # fmt: skip
     parser.add_argument("--engine", default=BUILT_IN, metavar="ENGINE", help="what works it out, "
                         "over a shared place: duckdb here (default), sc://host:15002 (Spark "
-                        "Connect)")  # fmt: skip
+                        "Connect), ray://host:10001 (Daft on Ray)")  # fmt: skip
 
 
 def run(args: argparse.Namespace) -> int:

@@ -28,7 +28,7 @@ from sonde.store.sql_writer import SqlWriter, name_view
 from sonde.store.statement import CATALOG
 
 BUILT_IN = "duckdb"
-ENGINES = {"sc": "spark"}  # by the scheme of their address
+ENGINES = {"sc": "spark", "ray": "ray"}  # by the scheme of their address
 _CLOSE_S = 5.0
 
 
@@ -36,8 +36,8 @@ def check_address(address: str) -> None:
     """Raise an error for anything that is no engine's address."""
     if address != BUILT_IN and address.partition("://")[0] not in ENGINES:
         raise ConfigError(
-            f"--engine {address!r} is not an engine; write duckdb, or sc://host:15002 for Spark "
-            "Connect"
+            f"--engine {address!r} is not an engine; write duckdb, sc://host:15002 (Spark Connect) "
+            "or ray://host:10001 (Daft on Ray)"
         )
 
 

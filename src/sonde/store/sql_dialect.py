@@ -56,6 +56,7 @@ class Dialect:
     functions: Mapping[str, str]  # that differ: another name, or a text with {0}, {1}, …
     has_backslash: bool = False  # a backslash in a text is read as a beginning of something else
     has_filter: bool = True
+    mixes_names: bool = False  # of two tables of a JOIN with a column x, b.x means a.x
     lacks: frozenset[str] = field(default_factory=frozenset)
 
     def find_function(self, name: str) -> str | None:

@@ -6,10 +6,11 @@ with a backslash, GROUP BY ALL and GROUP BY 1."""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any
 
-from sonde.store.sql_dialect import AGGREGATES, SAME_NAME, name_construct
+from sonde.session.schema import Schema
+from sonde.store.sql_dialect import AGGREGATES, SAME_NAME, Dialect, name_construct
 from sonde.store.sql_tree import Node, walk
 from sonde.store.sql_values import ValueWriter
 
@@ -26,6 +27,10 @@ class SqlWriter(ValueWriter):
     """Writes statements about some tables."""
 
     _count = 0  # of parts of FROM without a name
+
+    def __init__(self, dialect: Dialect, tables: Mapping[str, Schema]) -> None:
+        super().__init__(dialect, tables)
+        self._parts: dict[str, set[str]] = {}  # the columns of what WITH names
 
     def write(self, tree: Node) -> str:
         """Return a statement that gives the same rows."""
@@ -49,6 +54,7 @@ class SqlWriter(ValueWriter):
             value = one["value"]
             if value["aliases"] or value.get("key_targets"):
                 self._refuse("WITH name(columns)", "give the columns names with AS")
+            self._parts[one["key"].lower()] = self._list_outputs(value["query_node"])
             parts.append(f"{self._name(one['key'])} AS ({self._node(value['query_node'])})")
         return f"WITH {', '.join(parts)} " if parts else ""
 
@@ -83,6 +89,8 @@ class SqlWriter(ValueWriter):
     def _select(self, node: Node, is_outermost: bool) -> str:
         if node["sample"]:
             self._refuse("SAMPLE")
+        if self._dialect.mixes_names and node["from_table"]["type"] == "JOIN":
+            self._check_names(node["from_table"], {**node, "from_table": None})
         text = "SELECT " + self._distinct(node) + ", ".join(
             self._item(one, at if is_outermost else None, node)
             for at, one in enumerate(node["select_list"])
@@ -195,6 +203,52 @@ class SqlWriter(ValueWriter):
             self._refuse(f"{function}() in FROM" if function else name_construct(kind))
         alias = self._name(table["alias"]) if table["alias"] else self._make_name()
         return f"({self._node(table['subquery']['node'])}) AS {alias}"
+
+    # ---- names that two tables of a JOIN have ----------------------------------------------------
+
+    def _check_names(self, join: Node, rest: Node) -> None:
+        """Refuse a column that the engine would take from another table without saying so."""
+        self._check_references(join, rest)
+        while join["left"]["type"] == "JOIN":  # a condition may name both of its sides
+            self._check_references(join["left"], join["condition"])
+            join = join["left"]
+
+    def _check_references(self, join: Node, where: Any) -> None:
+        leaves = self._list_leaves(join)
+        later = {alias for alias, _ in leaves[1:]}
+        for one in walk(where):
+            if one.get("class") != "COLUMN_REF" or len(one["column_names"]) < 2:
+                continue
+            table, name = (word.lower() for word in one["column_names"][-2:])
+            others = (columns for alias, columns in leaves if alias != table)
+            if table in later and any(name in columns for columns in others):
+                self._refuse(
+                    f"{table}.{name}, which another table of the JOIN has as well,",
+                    f"rename it: JOIN (SELECT {name} AS other FROM …)",
+                )
+
+    def _list_leaves(self, table: Node) -> list[tuple[str, set[str]]]:
+        """Return the tables of a FROM from left to right: names, and columns."""
+        if table["type"] == "JOIN":
+            return [*self._list_leaves(table["left"]), *self._list_leaves(table["right"])]
+        if table["type"] == "SUBQUERY":
+            return [(table["alias"].lower(), self._list_outputs(table["subquery"]["node"]))]
+        name = table.get("table_name", "").lower()
+        schema = self._tables.get(f"{table.get('schema_name', '').lower()}.{name}")
+        columns = {one.name for one in schema.fields} if schema else self._parts.get(name, set())
+        return [((table["alias"] or name).lower(), columns)]
+
+    def _list_outputs(self, node: Node) -> set[str]:
+        """Return the names of the columns of a SELECT."""
+        while node["type"] == "SET_OPERATION_NODE":
+            node = node["children"][0]
+        found = set()
+        for one in node.get("select_list", ()):
+            if one["class"] == "STAR":
+                found |= set().union(*(names for _, names in self._list_leaves(node["from_table"])))
+            else:
+                found.add(_find_name(one).lower())
+        return found
 
     def _base(self, table: Node) -> str:
         if table.get("at_clause"):
