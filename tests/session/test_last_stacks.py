@@ -96,4 +96,4 @@ def test_of_a_job_that_ended_those_are_shown_that_failed(run, root, sonde_cli) -
     run(FAILING, check=False, SONDE="1", SONDE_COLLECTOR="off")
     assert len(find_sessions("program.py", environ.find_root())) == 3
     shown = sonde_cli("stacks", "program.py").stdout
-    assert "in the child" in shown and "in the parent" in shown and shown.count("Process ") == 2
+    assert "in the child" in shown and "exit code 1" in shown and shown.count("Process ") == 2
