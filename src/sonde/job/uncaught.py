@@ -35,8 +35,9 @@ class Uncaught:
     def subscribe(self, listener: Listener) -> None:
         self._listeners = (*self._listeners, listener)
         if len(self._listeners) == 1:
-            # An old one, of a program that we were attached to, is not news.
-            self.seen = id(find_last_exception())
+            # An old one, of a program that we were attached to, is not news. Not what is handled
+            # just now: it is freed, and the one that ends the program may get its address.
+            self.seen = id(_find_old_exception())
             self._cover(sys, self._see)
             if _has_threading():
                 self._cover_threads()
@@ -106,12 +107,16 @@ def _has_threading() -> bool:
     return "__excepthook__" in getattr(sys.modules.get("threading"), "__dict__", ())
 
 
+def _find_old_exception() -> BaseException | None:
+    return getattr(sys, "last_exc", None) or getattr(sys, "last_value", None)
+
+
 def find_last_exception() -> BaseException | None:
     """Return the exception that is ending the program, or has ended its main thread; None for an
     orderly end."""
     # Python sets the `last` ones before it calls sys.excepthook. Multiprocessing calls us while
     # the exception is still on its way.
-    error = sys.exc_info()[1] or getattr(sys, "last_exc", None) or getattr(sys, "last_value", None)
+    error = sys.exc_info()[1] or _find_old_exception()
     return None if isinstance(error, SystemExit) else error
 
 

@@ -9,6 +9,7 @@ from pathlib import Path
 import pytest
 
 import sonde
+from sonde.job.uncaught import Uncaught
 from sonde.session import list_sessions
 
 START = "import sonde\nsonde.start(collector='off')\n"
@@ -203,3 +204,17 @@ def test_a_console_of_the_program_prints_where_it_did(run, root: Path) -> None:
     # What the program catches and shows itself is not uncaught.
     (session,) = list_sessions(str(root))
     assert sonde.open(session.folder).query("SELECT * FROM python.exception").num_rows == 0
+
+
+def test_what_is_handled_when_recording_begins_is_not_taken_for_one_that_was_seen() -> None:
+    covered = Uncaught()
+
+    def listener(_error: object, _trace: object) -> None: ...
+
+    try:
+        raise ValueError
+    except ValueError as error:
+        covered.subscribe(listener)
+        assert covered.seen != id(error)
+    finally:
+        covered.unsubscribe(listener)
