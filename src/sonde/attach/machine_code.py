@@ -18,7 +18,7 @@ from typing import NamedTuple
 
 from sonde import _core
 from sonde.attach import libdw
-from sonde.attach.native_names import is_call, is_eval, shorten_name
+from sonde.attach.native_names import has_no_name, is_call, is_eval, shorten_name
 from sonde.attach.procfs import ProcessFiles
 from sonde.attach.unwinder import ThreadMemory, Unwinder
 from sonde.session import Session, files, ring, texts
@@ -204,7 +204,7 @@ class _Answers:
         file = frame.library or GENERATED
         if file == GENERATED:
             name = "<generated code>"
-        elif name.startswith(os.path.basename(file) + "+"):
+        elif has_no_name(frame):
             name = "<no name>"
         _core.machine_add(self._table, self._text, *rule, kind, name, file)
         return True

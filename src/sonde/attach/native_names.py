@@ -33,8 +33,16 @@ def is_eval(name: str) -> bool:
 
 
 def is_call(frame: NativeFrame) -> bool:
-    """Tell whether Python calls functions of C through this one."""
-    return lies_in(frame.library, INTERPRETER) and frame.name.startswith(_CALLS)
+    """Tell whether Python calls functions of C through this one. If it was stripped, some of these
+    have no name, and what else has none says nothing to anybody."""
+    return lies_in(frame.library, INTERPRETER) and (
+        frame.name.startswith(_CALLS) or has_no_name(frame)
+    )
+
+
+def has_no_name(frame: NativeFrame) -> bool:
+    """Tell whether only the place in its library is known of a function."""
+    return frame.name.startswith(os.path.basename(frame.library) + "+")
 
 
 def lies_in(library: str, names: tuple[str, ...]) -> bool:

@@ -10,6 +10,8 @@ import sonde
 from conftest import wait_for
 from sonde.attach import libdw
 from sonde.attach.elf import Elf, ElfSegment
+from sonde.attach.native_names import is_call
+from sonde.attach.unwinder import NativeFrame
 from sonde.session import list_sessions
 
 SORTS = """
@@ -91,6 +93,11 @@ def test_a_program_that_handles_the_signal_keeps_it_and_is_told(run, root) -> No
     assert rows.to_pylist() == [
         {"detail": "without native frames: the program handles SIGURG itself"}
     ]
+
+
+def test_functions_of_a_stripped_python_that_have_no_name_are_its_machinery() -> None:
+    assert is_call(NativeFrame("python3.12+0x1f2a", "/usr/bin/python3.12"))
+    assert not is_call(NativeFrame("libblas.so+0x1f2a", "/usr/lib/libblas.so"))
 
 
 def test_a_page_that_two_segments_share_is_mapped_for_the_second() -> None:
