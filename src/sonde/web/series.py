@@ -24,7 +24,9 @@ class Chart(NamedTuple):
 
 _INSIDE = "ts > make_timestamptz({since_us}) AND ts <= make_timestamptz({until_us})"
 _PIECE = "((epoch_us(ts) * 1000 - {since_ns}) // {width_ns})::INTEGER AS piece"
-_LINE = "SELECT piece, host, {name} AS name, {value} AS value FROM row_of GROUP BY ALL"
+_LINE = (
+    "SELECT piece, host, {at} AS line, {name} AS name, {value} AS value FROM row_of GROUP BY ALL"
+)
 _ROWS = "SELECT {{piece}}, * FROM {} WHERE {{inside}}"
 # Several devices are read at one moment: their amounts add up, and the time does not.
 _RATE = "SUM({}) * 1e9 / (SUM(interval_ns) / COUNT(DISTINCT {}))"
@@ -34,7 +36,7 @@ SELECT {piece}, host, process, AVG(user_pct) AS user_pct, AVG(system_pct) AS sys
 
 _CHARTS = (
     Chart("CPU, machine", "%", _ROWS.format("system.cpu"),
-          {"'busy'": "AVG(busy_pct)", "'waiting for I/O'": "AVG(iowait_pct)"}),
+          {"'busy'": "AVG(busy_pct)", "'I/O wait'": "AVG(iowait_pct)"}),
     Chart("CPU, job", "%", _PROCESSES,
           {"'program'": "SUM(user_pct)", "'kernel'": "SUM(system_pct)"}),
     Chart("Memory, job", "B", _PROCESSES, {"'resident'": "SUM(rss_bytes)"}),
@@ -82,8 +84,8 @@ mark AS (
         LEFT JOIN named holds ON (holds.host, holds.pid, holds.thread) = (w.host, w.pid, w.holder)
         WHERE holder >= 0 AND kind <> 'thread' GROUP BY host, pid, thread, since_ns
     UNION ALL SELECT ts, host, pid, 'marker', 4, name, 0 FROM event.marker
-    UNION ALL SELECT ts, host, pid, 'gc', 5, 'garbage collection, generation ' || generation,
-        dur_ns FROM python.gc_pause WHERE dur_ns >= {long_gc_ns})
+    UNION ALL SELECT ts, host, pid, 'gc', 5, 'generation ' || generation, dur_ns
+        FROM python.gc_pause WHERE dur_ns >= {long_gc_ns})
 SELECT epoch_us(ts) * 1000 - {base_ns} AS at, host, pid, kind, text, dur_ns,
     COUNT(*) OVER (PARTITION BY kind) AS of_kind
 FROM mark WHERE {inside} ORDER BY rank_of, dur_ns DESC, ts LIMIT {most}"""
@@ -123,7 +125,10 @@ def read_machine(recording: Recording, pieces: Pieces) -> PageAnswer:
     """Return the charts of the machine that have values."""
     charts, asked = [], []
     for chart in _CHARTS:
-        lines = (_LINE.format(name=name, value=value) for name, value in chart.lines.items())
+        lines = (
+            _LINE.format(at=at, name=name, value=value)
+            for at, (name, value) in enumerate(chart.lines.items())
+        )
         sql = f"WITH row_of AS ({pieces.fill(chart.rows)})\n" + "\nUNION ALL ".join(lines)
         rows = recording.query(f"{sql} ORDER BY ALL").to_pylist()
         if any(row["value"] is not None for row in rows):

@@ -107,9 +107,11 @@ function drawFlame() {
   flame.sums = sums;
   flame.before = before;
   flame.roots = state.threads ? makeThreads(chosen) : state.callers ? makeCallers(sums) : makeTree(sums, before);
-  const left = sums.rest && !state.idle ? ` · ${showTime(sums.rest)} idle left out` : "";
-  flame.note.textContent = sums.whole ? showTime(sums.whole) + left : "";
-  flame.note.title = `${flame.note.textContent}; ${plural(sums.samples, "sample")} of all threads together`;
+  const left = sums.rest && !state.idle && state.weight === "wall" ? showTime(sums.rest) : "";
+  flame.note.textContent = sums.whole ? showTime(sums.whole) : "";
+  flame.note.title = `${plural(sums.samples, "sample")} of all threads together`;
+  find("press-idle").textContent = left ? `Idle ${left}` : "Idle";
+  find("press-idle").title = left ? `${left} of threads without work are left out; show them as well` : "Also threads without work";
   flame.note.dataset.ns = sums.whole;
   for (const name of ["libraries", "threads", "callers", "idle"]) find(`press-${name}`).setAttribute("aria-pressed", String(state[name]));
   find("press-idle").disabled = state.weight !== "wall";

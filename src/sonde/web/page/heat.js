@@ -17,7 +17,11 @@ function drawHeat() {
   const rows = heat.isSteps ? findStepRows() : many ? findProcessRows() : findThreadRows();
   heat.bar.querySelector("h2").textContent = many ? (about.processes.some((one) => one.rank !== null) ? "Ranks" : "Processes") : "Threads";
   heat.note.textContent = heat.isSteps ? "step time against the median of all; striped: no data" : "how much of the time they worked; striped: no data";
-  heat.body.style.setProperty("--cell", Math.max(12, Math.min(20, Math.floor(heat.body.clientHeight / rows.length))) + "px");
+  // Of many rows all are drawn, as low as need be; those that stand out are higher, and named.
+  const named = rows.filter((row) => row.stands || row.pressed).length, height = heat.body.clientHeight;
+  const low = rows.length * 11 > height, cell = low ? Math.max(3, Math.floor((height - 13 * named) / (rows.length - named || 1))) : Math.min(20, Math.floor(height / rows.length));
+  heat.body.classList.toggle("dense", low && cell < 11);
+  heat.body.style.setProperty("--cell", cell + "px");
   heat.body.replaceChildren(...rows.slice(0, 128).map(drawHeatRow));
   if (rows.length > 128) heat.body.append(make("p", { class: "empty", text: `${rows.length - 128} more are not drawn` }));
   heat.body.querySelectorAll("canvas").forEach((canvas, at) => drawCells(canvas, rows[at]));
@@ -64,25 +68,26 @@ function findStepRows() {
   return about.processes.filter((one) => by.get(`${one.host} ${one.pid}`).seen.some(Boolean) || one.rank !== null).map((one) => {
     const row = by.get(`${one.host} ${one.pid}`), values = row.dur.map((ns, piece) => (middle[piece] ? ns / middle[piece] - 1 : 0));
     const slower = mean(values, row.seen), step = mean(row.dur, row.seen);
-    return { label: `${nameProcess(one)} ${one.rank === null ? one.command : one.host}`, title: `${one.argv} on ${one.host}, pid ${one.pid}, ${one.state}`, values, seen: row.seen, top: 0.5,
+    return { label: `${nameProcess(one)} ${one.rank === null ? one.command : one.host}`, title: `${one.argv} on ${one.host}, pid ${one.pid}, ${one.state}`, values, seen: row.seen, top: 0.5, stands: slower === null || Math.abs(slower) >= 0.1,
       shown: slower === null ? "no data" : Math.abs(slower) < 0.005 ? showTime(step) : `${slower > 0 ? "+" : "−"}${showPct(Math.abs(slower))}`, ...pickPart(one) };
   });
 }
 
 function drawHeatRow(row) {
-  return make("div", { class: "row", title: clean(row.title) }, make("button", { type: "button", text: clean(row.label, 60), "aria-pressed": String(row.pressed), on: { click: row.pick } }), make("canvas"), make("span", { class: "value", text: row.shown }));
+  return make("div", { class: row.stands || row.pressed ? "row stands" : "row", title: clean(row.title) }, make("button", { type: "button", text: clean(row.label, 60), "aria-pressed": String(row.pressed), on: { click: row.pick } }), make("canvas"), make("span", { class: "value", text: row.shown }));
 }
 function drawCells(canvas, row) {
   const { pen, width, height } = fitCanvas(canvas), step = width / time.pieces, tone = colour("--heat");
-  const none = makeFill(pen, colour("--soft"), 1);
+  const none = makeFill(pen, colour("--soft"), 1), margin = height < 11 ? 0 : 1;
   for (let piece = 0; piece < time.pieces; piece += 1) {
     const share = Math.max(0, Math.min(1, row.values[piece] / row.top));
     pen.fillStyle = row.seen[piece] ? `rgba(${tone}, ${0.06 + 0.94 * share})` : none;
-    pen.fillRect(piece * step, 1, step + 0.6, height - 2);
+    pen.fillRect(piece * step, margin, step + 0.6, height - 2 * margin);
   }
   if (hasBrush()) {
     const { first, end } = select();
-    pen.strokeStyle = colour("--accent");
-    pen.strokeRect(first * step + 0.5, 0.5, (end - first) * step - 1, height - 1);
+    pen.fillStyle = colour("--accent");
+    pen.fillRect(first * step, 0, 1, height);
+    pen.fillRect(end * step - 1, 0, 1, height);
   }
 }

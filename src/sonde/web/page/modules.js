@@ -60,7 +60,7 @@ function drawIcicle(found, table) {
   const shown = placeModules(found), levels = 1 + Math.max(...shown.map((item) => item.one.depth));
   const boxes = shown.map((item, at) => {
     const { one } = item, label = `${clean(one.label, 60)} ${showPct(one.share_pct / 100)}`;
-    const box = make("div", { class: "module", "data-module": clean(one.module), text: label, on: { click: () => showRow(table, at) } },
+    const box = make("div", { class: "module", "data-module": clean(one.module), text: item.w > 0.03 ? label : "", "aria-label": label, on: { click: () => showRow(table, at) } },
       make("i", { style: { width: one.total_ns ? (100 * one.backward_ns) / one.total_ns + "%" : "0" } }));
     Object.assign(box.style, { left: 100 * item.x + "%", width: 100 * item.w + "%", top: 19 * one.depth + "px" });
     tip(box, () => describeModule(one));

@@ -164,6 +164,7 @@ function placeBrush() {
   if (ribbon.found) drawLegend(ribbon.found);
   find("zoom").disabled = !hasBrush();
   find("whole").disabled = !hasBrush() && state.viewFrom === null;
+  for (const [name, value] of [["min", 0], ["max", time.pieces], ["now", select().first]]) ribbon.canvas.setAttribute(`aria-value${name}`, value);
   ribbon.canvas.setAttribute("aria-valuetext", hasBrush() ? `${showClock(state.from)} to ${showClock(state.to)}` : "all");
 }
 function setBrush(first, end) {
@@ -240,6 +241,6 @@ function showMarks() {
   const { marks, counts, most } = ribbon.marks, count = Object.values(counts).reduce((sum, one) => sum + one, 0);
   const row = (one) => make("tr", {}, make("td", {}, make("button", { type: "button", text: showClock(one.at), title: "Brush this time", on: { click: () => { find("dialog").close(); brushMark(one); } } })),
     make("td", { text: `${SIGNS[one.kind] || "●"} ${MARK_WORDS[one.kind] || one.kind}` }), make("td", { class: "num", text: one.dur_ns ? showTime(one.dur_ns) : "" }), make("td", { text: clean(one.text, 400), title: clean(one.text, 900) }));
-  openDialog("Marks on the time line", make("p", { class: "dim", text: `${Object.entries(counts).map(([kind, n]) => `${SIGNS[kind] || "●"} ${MARK_WORDS[kind] || kind} ${showCount(n)}`).join(" · ")}${count > marks.length ? `; the ${showCount(most)} gravest are listed` : ""}. A click on a time brushes it.` }),
-    make("div", { class: "scroll" }, make("table", { "data-table": "marks" }, make("tbody", {}, ...[...marks].sort((one, other) => one.at - other.at).map(row)))));
+  openDialog("Marks on the time line", make("p", { class: "dim", text: `${Object.entries(counts).map(([kind, n]) => `${SIGNS[kind] || "●"} ${MARK_WORDS[kind] || kind} ${showCount(n)}`).join(" · ")}${count > marks.length ? `; the ${showCount(most)} gravest are listed` : ""}. The gravest come first; a click on a time brushes it.` }),
+    make("div", { class: "scroll" }, make("table", { "data-table": "marks" }, make("tbody", {}, ...marks.map(row)))));
 }
