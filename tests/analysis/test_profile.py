@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import json
+
 import pytest
 
 from sonde import Error
-from sonde.analysis.profile import Place, Profile, Selection
+from sonde.analysis.profile import Place, Profile, Selection, list_parts
 from sonde.analysis.window import Window, find_window, parse_moment
 from sonde.errors import ConfigError
 from support.handmade_stacks import MS, START_NS, FakeRecording, FakeSession, record_training
@@ -198,3 +200,29 @@ def test_threads_without_work_are_left_out_if_asked() -> None:
     ]  # fmt: skip
     assert profile.rest_ns == 100 * MS
     assert sum(stack.ns[0] for stack in Profile(recording, Selection(window)).stacks) == 145 * MS
+
+
+# ---- large recordings ---------------------------------------------------------------------------
+
+
+def test_the_engine_holds_processes_in_memory_and_not_the_samples() -> None:
+    """It takes a recorded table for a single row, and holds the smaller side of a join."""
+    import duckdb
+    import pyarrow as pa
+
+    rows = pa.table({"host": ["vm"] * 100, "pid": [1] * 100})
+    connection = duckdb.connect()
+    connection.from_arrow(rows.to_reader()).create_view("sample")
+    parts = ", ".join(list_parts(FakeRecording(*(FakeSession(pid=pid) for pid in range(8)))))
+    [[_, plan]] = connection.execute(
+        f"EXPLAIN (FORMAT json) WITH process AS (SELECT UNNEST([{parts}], recursive := true)) "
+        "SELECT COUNT(*) FROM sample JOIN process USING (host, pid)"
+    ).fetchall()
+    [join] = find_joins(json.loads(plan))
+    probed, held = (json.dumps(side).upper() for side in join["children"])
+    assert "ARROW_SCAN" in probed and "ARROW_SCAN" not in held
+
+
+def find_joins(nodes: list) -> list:
+    found = [node for node in nodes if "JOIN" in node["name"].upper()]
+    return found or [join for node in nodes for join in find_joins(node["children"])]

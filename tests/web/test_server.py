@@ -15,11 +15,14 @@ import pytest
 
 from sonde.errors import Error
 from sonde.session import Session
-from sonde.web.answer import make_exact
-from sonde.web.questions import pick_width
+from sonde.web.answer import PageAnswer, make_exact
+from sonde.web.opened import Opened
+from sonde.web.questions import QUESTIONS, list_longer, pick_width
+from sonde.web.report import _ask, make_report
 from sonde.web.server import PageServer
 from support.places import GOLDEN
 
+S = 10**9
 TARGET = str(GOLDEN / "sealed") + os.sep
 
 
@@ -173,6 +176,29 @@ def test_a_recording_of_another_user_is_one_clear_line(tmp_path: Path) -> None:
     finally:
         if is_root:
             os.seteuid(0)
+
+
+def test_a_report_gets_coarser_until_it_fits_and_says_so() -> None:
+    opened = Opened("sealed", [Session(TARGET)])
+    page, thinned = make_report(opened)
+    coarse, said = make_report(opened, len(page) - 60)  # a few bytes differ each time
+    assert len(coarse) < len(page)
+    assert said != thinned and said.startswith("one file, in pieces of ")
+    with pytest.raises(Error, match="even in pieces of"):
+        make_report(opened, 1000)
+    opened.close()
+    assert list_longer(10 * S, 120 * S) == [30 * S, 60 * S, 120 * S]
+
+
+def test_a_report_without_a_verdict_says_why(monkeypatch: pytest.MonkeyPatch) -> None:
+    def refuse(*_: object) -> PageAnswer:
+        raise Error("it needs more than 2GiB")
+
+    opened = Opened("sealed", [Session(TARGET)])
+    monkeypatch.setitem(QUESTIONS, "advice", refuse)
+    answer = _ask(opened, "advice", {})
+    assert answer.data == {"advice": None, "problem": "it needs more than 2GiB"}
+    opened.close()
 
 
 def test_pieces_are_of_lengths_that_people_read() -> None:

@@ -279,7 +279,7 @@ def _choose(recording: Recording, choice: StepSelection) -> str:
 # deep, or without backward). In a mean with them, modules would lose time to their callers.
 # Shares refer to the steps whose modules are complete.
 _CHOSEN = """\
-WITH RECURSIVE process(part, host, pid, first_us, next_us, offset_ns) AS (VALUES {processes}),
+WITH RECURSIVE process AS (SELECT UNNEST([{processes}], recursive := true)),
 trace AS MATERIALIZED (
     SELECT part, t.* FROM python.torch_trace t JOIN process USING (host, pid)
     WHERE epoch_us(ts) >= first_us AND epoch_us(ts) < next_us

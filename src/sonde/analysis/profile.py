@@ -280,7 +280,7 @@ _NEVER_US = 2**62
 
 # `part` is the recorded process: a pid may have had several sessions, one after the other.
 _NAMED = """\
-WITH process(part, host, pid, first_us, next_us, offset_ns) AS (VALUES {processes}),
+WITH process AS (SELECT UNNEST([{processes}], recursive := true)),
 named AS (
     SELECT part, thread, arg_max(name, t_ns) AS name
     FROM python.thread JOIN process USING (host, pid)
@@ -352,7 +352,10 @@ def _match_threads(selection: Selection, column: str) -> str:
 
 
 def list_parts(recording: Recording) -> Iterator[str]:
-    """Yield each session as a row of SQL: where its rows begin, and where the next session's do."""
+    """Yield each session as a struct of SQL: where its rows begin, and where the next session's do.
+
+    To be unnested, and not listed as VALUES: the engine takes recorded tables for a single row, and
+    of two sides of a join it holds the smaller one in memory. It must not be the table."""
     starts: dict[tuple[str, int], list[int]] = {}
     for session in recording.sessions:
         starts.setdefault((session.host, session.pid), []).append(session.start_wall_ns // 1000)
@@ -360,9 +363,12 @@ def list_parts(recording: Recording) -> Iterator[str]:
         first = session.start_wall_ns // 1000
         begin = first - max(0, session.ahead_ns) // 1000
         later = [us for us in starts[session.host, session.pid] if us > first]
-        bounds = f"{begin}, {min(later, default=_NEVER_US)}"
+        bounds = f"'first_us': {begin}, 'next_us': {min(later, default=_NEVER_US)}"
         offset_ns = session.wall_offset_ns - session.ahead_ns
-        yield f"({part}, {quote(session.host)}, {session.pid}, {bounds}, {offset_ns})"
+        yield (
+            f"{{'part': {part}, 'host': {quote(session.host)}, 'pid': {session.pid}, {bounds}, "
+            f"'offset_ns': {offset_ns}}}"
+        )
 
 
 def _find_slack_us(recording: Recording) -> int:

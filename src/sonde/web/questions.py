@@ -55,6 +55,13 @@ def list_widths(duration_ns: int, most: int = MOST_PIECES) -> list[int]:
     return [width for width in longer if least <= width <= max(least, duration_ns / 20)]
 
 
+def list_longer(width_ns: int, duration_ns: int) -> list[int]:
+    """Return the widths beyond one, up to the first that makes a time a single piece."""
+    longer = [width for width_s in WIDTHS_S if (width := round(width_s * 1e9)) > width_ns]
+    whole = sum(width < duration_ns for width in longer)
+    return longer[: whole + 1]
+
+
 def read_number(asked: Asked, name: str, default: int) -> int:
     """Return a parameter that is a number of nanoseconds."""
     text = asked.get(name)

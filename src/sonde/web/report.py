@@ -13,11 +13,10 @@ from sonde.errors import Error
 from sonde.web.answer import PageAnswer
 from sonde.web.assets import make_single
 from sonde.web.opened import Opened
-from sonde.web.questions import QUESTIONS
+from sonde.web.questions import QUESTIONS, list_longer
 from sonde.words import show_bytes, show_duration
 
 MOST_BYTES = 10_000_000
-_PIECES = (600, 300, 150, 60, 24)  # tried in this order until the file is small enough
 _OVER_TIME = ("steps", "machine", "marks", "events")
 _ONCE = ("modules", "advice", "now", "cost", "profiles")
 
@@ -30,10 +29,12 @@ def make_report(
     `given` take the place of ours."""
     until, given = opened.find_end(), given or {}
     once = {name: _ask(opened, name, {"to": str(until)}) for name in _ONCE if name not in given}
-    for pieces in _PIECES:
-        stacks = _ask(opened, "stacks", {"to": str(until), "most": str(pieces)})
-        width = stacks.data["width"]
+    stacks = _ask(opened, "stacks", {"to": str(until)})
+    first = stacks.data["width"]
+    for width in [first, *list_longer(first, until)]:
         asked = {"to": str(until), "width": str(width)}
+        if width != first:
+            stacks = _ask(opened, "stacks", asked)
         answers = {**once, "stacks": stacks,
                    **{name: _ask(opened, name, asked) for name in _OVER_TIME if name not in given},
                    **given}  # fmt: skip
@@ -53,8 +54,14 @@ def make_report(
 
 
 def _ask(opened: Opened, name: str, asked: Mapping[str, str]) -> PageAnswer:
-    """Return an answer as it goes into the file: of times, what a person can see."""
-    answer = QUESTIONS[name](opened, asked)
+    """Return an answer as it goes into the file: of times, what a person can see. Without a verdict
+    the file says why there is none."""
+    try:
+        answer = QUESTIONS[name](opened, asked)
+    except Error as error:
+        if name != "advice":
+            raise
+        return PageAnswer({"advice": None, "problem": str(error)})
     if name != "stacks":
         return answer
     columns = {

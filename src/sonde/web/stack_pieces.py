@@ -26,7 +26,7 @@ SELECT ((end_ns - {since_ns} - 1) // {width_ns})::INTEGER AS piece,
 FROM selected GROUP BY piece, owner, stack, state ORDER BY piece"""
 # As in a profile, but without the names of threads: an hour has millions of rows.
 _SELECTED = """\
-WITH process(part, host, pid, first_us, next_us, offset_ns) AS (VALUES {processes}),
+WITH process AS (SELECT UNNEST([{processes}], recursive := true)),
 selected AS (
     SELECT part, thread, stack, samples, wall_ns, cpu_ns, gil, idle, wait,
         t_ns + offset_ns AS end_ns

@@ -43,7 +43,7 @@ async function load() {
   applyMax();
   drawVerdict(null);
   const series = await loadData();  // what is drawn first; a machine that is busy does one thing after the other
-  ask("advice").then(({ data: found }) => drawVerdict(found.advice), (error) => drawVerdict(null, error.message));
+  ask("advice").then(({ data: found }) => drawVerdict(found.advice, found.problem), (error) => drawVerdict(null, error.message));
   ask("now").then(({ data: found }) => { now.found = found; tell(["now"]); }, () => {});
   ask("cost").then(({ data: found }) => drawFoot(found), () => {});
   askProfiles().catch(() => {});
