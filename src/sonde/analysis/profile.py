@@ -352,10 +352,8 @@ def _match_threads(selection: Selection, column: str) -> str:
 
 
 def list_parts(recording: Recording) -> Iterator[str]:
-    """Yield each session as a struct of SQL: where its rows begin, and where the next session's do.
-
-    To be unnested, and not listed as VALUES: the engine takes recorded tables for a single row, and
-    of two sides of a join it holds the smaller one in memory. It must not be the table."""
+    """Yield each session as a struct of SQL: where its rows begin, and where the next one's do."""
+    # To be unnested: beside VALUES the engine would hold the recorded table in memory, not these.
     starts: dict[tuple[str, int], list[int]] = {}
     for session in recording.sessions:
         starts.setdefault((session.host, session.pid), []).append(session.start_wall_ns // 1000)
@@ -365,10 +363,8 @@ def list_parts(recording: Recording) -> Iterator[str]:
         later = [us for us in starts[session.host, session.pid] if us > first]
         bounds = f"'first_us': {begin}, 'next_us': {min(later, default=_NEVER_US)}"
         offset_ns = session.wall_offset_ns - session.ahead_ns
-        yield (
-            f"{{'part': {part}, 'host': {quote(session.host)}, 'pid': {session.pid}, {bounds}, "
-            f"'offset_ns': {offset_ns}}}"
-        )
+        who = f"'part': {part}, 'host': {quote(session.host)}, 'pid': {session.pid}"
+        yield f"{{{who}, {bounds}, 'offset_ns': {offset_ns}}}"
 
 
 def _find_slack_us(recording: Recording) -> int:
