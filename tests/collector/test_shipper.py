@@ -121,6 +121,7 @@ def _check_commands(place: Path, sonde_cli) -> None:
         ("export", f"{place}", "--to", "collapsed", "-o", "-"), ("tables", f"{place}"),
         ("compare", f"{place}#train", f"{place}#train"), ("events", f"{place}"),
         ("top", f"{place}#train", "--idle", "--window", "start"),
+        ("query", f"{place}", "SELECT COUNT(*) FROM job.row", "--memory", "512MiB"),
     ):  # fmt: skip
         done = sonde_cli(*words)
         assert done.returncode == 0 and done.stdout, (words, done.stderr)

@@ -11,6 +11,7 @@ from sonde.cli._missing import tell_hosts, tell_missing
 from sonde.errors import ConfigError
 from sonde.fleet.hosts import CLUSTER_TIMEOUT_S, Cluster, find_cluster
 from sonde.store.engine import limited
+from sonde.store.place import is_place
 from sonde.store.recording import MEMORY, TIMEOUT_S, open_recording
 from sonde.store.remote import BUILT_IN, check_address, open_remote
 
@@ -42,6 +43,9 @@ def run(args: argparse.Namespace) -> int:
     check_address(args.engine)
     if args.engine != BUILT_IN:
         return _ask_engine(sql, args)
+    if is_place(args.target):
+        # Before the limit: with its libraries comes an address space that nobody uses.
+        import pyarrow.dataset  # noqa: F401
     with limited(_check_size(args.memory)):
         if "@" in args.target and (cluster := find_cluster(args.target)) is not None:
             return _ask_cluster(cluster, sql, args)
