@@ -15,6 +15,7 @@ from sonde.advice.finding import Advice
 from sonde.advice.judge import load_rules, read_verdicts
 from sonde.advice.period import find_period
 from sonde.advice.verdict import Verdict
+from sonde.store.held import HeldRecording
 from sonde.store.recording import open_recording
 from support.handmade_machine import GB, NOTHING, OFF, PROCESS, Change, Machine, record
 from support.places import GOLDEN
@@ -299,7 +300,7 @@ def test_the_originals_thresholds_and_gpu_0_alone_give_its_votes() -> None:
     for_each = [w for w in windows if w["samples"] == 80]
     folder = _record_golden(for_each)
     names = ("gpu_memory_uneven", "gpu_free", "gpu_memory_full", "alternating")
-    recording = open_recording(folder)
+    recording = HeldRecording(open_recording(folder).sessions)
     period = find_period(recording, "+0s", None, 10)
     for pattern, rule in enumerate(load_rules(names, {f"{name}.compat": 1 for name in names})):
         verdicts = read_verdicts(recording, rule, period)

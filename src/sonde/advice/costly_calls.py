@@ -113,6 +113,13 @@ CALLS = (
         "milliseconds", (), ("time.sleep",), 15, state=WORKING,
     ),
     CostlyCall(
+        "subprocess_per_item", "Starting one program after the other takes much of the time",
+        "give one program all items (xargs, a list of files, its standard input), use a library "
+        "instead of the program, or start several at once (a ThreadPoolExecutor around "
+        "subprocess.run)",
+        ("/subprocess.py:",), ("posix.system",), 40, stretch=SHORT, is_per_request=True,
+    ),
+    CostlyCall(
         "flush_per_line", "Flushing a file again and again takes much of the time",
         "let the file collect what is written (no flush, no `buffering=1`, no print(flush=True) "
         "for each line), and flush at the end or once a second",

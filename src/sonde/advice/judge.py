@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections import namedtuple
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
+from functools import cached_property
 from types import ModuleType
 from typing import Any
 
@@ -156,11 +157,12 @@ def judge(
     empty = _find_empty(recording, rules)
     # Rules about one thing share a query.
     asked: tuple[dict[str, list[Any]], dict[str, list[Any]]] = {}, {}
+    known = [_Known(one or recording, rules, period) for one in (recording, whole)]
     for rule in rules:
         wide = whole is not None and rule.is_wide
         try:
-            source = whole if wide and whole is not None else recording
-            outcome, tally = _ask(source, rule, period, () if wide else empty, asked[wide])
+            source, has_none = (whole, ()) if wide and whole is not None else (recording, empty)
+            outcome, tally = _ask(source, rule, period, has_none, asked[wide], known[wide])
         except Exception as error:  # a rule's bug must not hide what the others found
             why = f"{type(error).__name__}: {' '.join(str(error).split())}"
             outcome, tally = Outcome(rule.name, "failed", why), None
@@ -225,8 +227,8 @@ def _find_empty(recording: HeldRecording, rules: Sequence[Rule]) -> set[str]:
 
 
 def _ask(
-    recording: Recording, rule: Rule, period: Period, empty: Collection[str],
-    asked: dict[str, list[Any]],
+    recording: HeldRecording, rule: Rule, period: Period, empty: Collection[str],
+    asked: dict[str, list[Any]], known: _Known,
 ) -> tuple[Outcome, Tally | None]:  # fmt: skip
     needs: Sequence[str] = getattr(rule.module, "NEEDS", ())
     missing = _find_missing(recording, needs)
@@ -236,12 +238,14 @@ def _ask(
     if main in empty:
         return Outcome(rule.name, "abstained", f"{main} has no rows"), None
     own = rule.module
+    if getattr(own, "ON_GPU", False) and not known.uses_gpu:
+        return Outcome(rule.name, "abstained", getattr(own, "OTHERWISE", "no GPU is used")), None
     most = getattr(own, "MOST", LEVELS[-1])
     verdicts = read_verdicts(recording, rule, period, asked)
     tally = Tally(verdicts, getattr(own, "DANGER", False), most)
     if not tally.judged:
-        why = _find_lack(recording, needs, period)
-        why = why or getattr(rule.module, "OTHERWISE", "no piece has enough data")
+        otherwise = getattr(own, "OTHERWISE", "no piece has enough data")
+        why = known.find_lack(needs) or otherwise
         return Outcome(rule.name, "abstained", why), None
     fired = len(tally.fired)
     votes = "clear" if fired == 0 else "found" if tally.is_found else tally.votes
@@ -250,7 +254,7 @@ def _ask(
 
 
 def read_verdicts(
-    recording: Recording, rule: Rule, period: Period, asked: dict[str, list[Any]] | None = None
+    recording: HeldRecording, rule: Rule, period: Period, asked: dict[str, list[Any]] | None = None
 ) -> list[Verdict]:
     """Return what a rule says about every piece that has the data it needs. `asked` has the rows of
     queries that were asked before, and gets this one's."""
@@ -258,20 +262,18 @@ def read_verdicts(
     asked = {} if asked is None else asked
     if sql not in asked:
         once = sql
-        if PLACE in sql and isinstance(recording, HeldRecording):  # many rules ask for it
+        if PLACE in sql:  # many rules ask for it
             once = sql.replace(PLACE, "FROM " + recording.keep("place_of_stack", PLACE))
-        asked[sql] = list(iter_rows(recording, f"SELECT * FROM ({once}) ORDER BY piece"))
+        asked[sql] = sorted(read_rows(recording, once), key=lambda row: row.piece)
     verdict_of: Callable[..., Iterator[Verdict]] = rule.module.judge
     return list(verdict_of(asked[sql], rule.limits))
 
 
-def iter_rows(recording: Recording, sql: str) -> Iterator[Any]:
-    """Yield the rows of a query as named tuples."""
-    table = recording.query(sql)
-    make = namedtuple("Row", table.column_names)  # type: ignore[misc]
-    for batch in table.to_batches(max_chunksize=10_000):
-        columns = [column.to_pylist() for column in batch.columns]
-        yield from map(make._make, zip(*columns, strict=True))
+def read_rows(recording: HeldRecording, sql: str) -> list[Any]:
+    """Return the rows of a query as named tuples."""
+    names, rows = recording.fetch(sql)
+    make = namedtuple("Row", names)  # type: ignore[misc]
+    return list(map(make._make, rows))
 
 
 def _find_missing(recording: Recording, needs: Sequence[str]) -> list[str]:
@@ -285,21 +287,44 @@ def _split(need: str) -> tuple[str, str]:
     return table, column
 
 
-def _find_lack(recording: Recording, needs: Sequence[str], period: Period) -> str:
-    """Return why no piece could be judged: the first need that is not there, if any."""
-    for need in needs:
-        table, column = _split(need)
-        inside = period.words["inside"] if "ts" in _columns(recording, table) else "TRUE"
-        sql = f"SELECT COUNT(*) AS rows, COUNT({column}) AS known FROM {table} WHERE {inside}"
-        row = next(iter_rows(recording, sql))
-        if not row.rows:
-            return f"{table} has no rows"
-        if not row.known:
-            return f"{table}.{column} is unknown"
-    return ""
+class _Known:
+    """How many rows of the period each table has, and how many of them know each column that a rule
+    needs: one query for a table, whichever rules ask."""
+
+    def __init__(self, recording: HeldRecording, rules: Sequence[Rule], period: Period) -> None:
+        self._recording, self._inside = recording, period.words["inside"]
+        self._columns: dict[str, set[str]] = {}
+        for need in (need for rule in rules for need in getattr(rule.module, "NEEDS", ())):
+            self._columns.setdefault(_split(need)[0], set()).add(_split(need)[1])
+        self._counts: dict[str, dict[str, int]] = {}
+
+    @cached_property
+    def uses_gpu(self) -> bool:
+        """Tell whether torch has memory on a GPU, also if nobody could ask the GPU itself."""
+        sql = "SELECT device FROM python.torch_memory WHERE device <> 'cpu' LIMIT 1"
+        return bool(self._recording.fetch(sql)[1])
+
+    def find_lack(self, needs: Sequence[str]) -> str:
+        """Return why no piece could be judged: the first need that is not there, if any."""
+        for table, column in map(_split, needs):
+            if table not in self._counts:
+                self._counts[table] = self._count(table)
+            if not self._counts[table][""]:
+                return f"{table} has no rows"
+            if not self._counts[table][column]:
+                return f"{table}.{column} is unknown"
+        return ""
+
+    def _count(self, table: str) -> dict[str, int]:
+        known = _list_columns(self._recording, table)
+        wanted = sorted(self._columns[table] & known)
+        counts = "".join(f", COUNT({column})" for column in wanted)
+        inside = self._inside if "ts" in known else "TRUE"
+        _, (row,) = self._recording.fetch(f"SELECT COUNT(*){counts} FROM {table} WHERE {inside}")
+        return dict(zip(["", *wanted], row, strict=True))
 
 
-def _columns(recording: Recording, table: str) -> set[str]:
+def _list_columns(recording: Recording, table: str) -> set[str]:
     return {f.name for schema in recording.tables() if schema.table == table for f in schema.fields}
 
 

@@ -15,6 +15,7 @@ that is judged (both need a column `ts`), `{piece_s}` is the length of a piece i
 `{last_piece}` the number of the last one, `{to_end}` is true for rows up to the very end, and
 `{job_gpu}` is true for rows (`host`, `gpu`) of GPUs that the job uses.
 
+With `ON_GPU = True` it abstains where torch has no memory on a GPU, without asking more.
 It may also have `LINE = "busy"`, `"waiting"` or `"any"` (name the line of code that was so most
 often in the pieces that fired), `DANGER = True` (seeing it once is enough to report it),
 `FIRST = True` (it comes before all others, however severe they are: nothing moves),

@@ -14,7 +14,14 @@ from sonde.fleet.hosts import Cluster
 from sonde.fleet.split_sql import ANSWERS, plan
 from sonde.store import catalog
 from sonde.store.combined import combine_schemas, fit_columns
-from sonde.store.engine import abandoned, connect, is_too_large, run, too_large
+from sonde.store.engine import (
+    abandoned,
+    connect,
+    fetch_table,
+    is_too_large,
+    run,
+    too_large,
+)  # fmt: skip
 from sonde.store.statement import CATALOG, qualify, require_select
 
 
@@ -48,7 +55,8 @@ def query_cluster(
         names = {table.table.partition(".")[2] for table in catalog.list_tables()
                  if table.table.startswith("system.")}  # fmt: skip
         left_s = max(1.0, deadline - time.monotonic())
-        return run(connection, qualify(found.final, names), left_s, memory), missing
+        final = qualify(found.final, names)
+        return run(connection, final, left_s, memory, fetch_table), missing
     except (duckdb.Error, pa.ArrowException, MemoryError) as error:
         raise too_large(memory) if is_too_large(error) else QueryError(str(error)) from None
     finally:

@@ -7,9 +7,9 @@ import queue
 import resource
 import threading
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from typing import Any
+from typing import Any, TypeVar
 
 import duckdb
 import pyarrow as pa
@@ -17,6 +17,11 @@ import pyarrow as pa
 from sonde import _core, settings
 from sonde.errors import QueryError
 from sonde.store.statement import CATALOG
+
+T = TypeVar("T")
+# What gets the rows of a query: (connection, SQL, most bytes, whether nobody waits any more).
+Fetch = Callable[[duckdb.DuckDBPyConnection, str, int, threading.Event], T]
+Rows = tuple[list[str], list[tuple[Any, ...]]]  # names of columns, rows
 
 PIECE_ROWS = 100_000  # of a result that comes in pieces
 _LEAST_ROWS = 2048  # as many as the engine makes at once; a row may hold megabytes of text
@@ -142,9 +147,13 @@ def too_large(memory: str) -> QueryError:
 abandoned: list[duckdb.DuckDBPyConnection] = []
 
 
-def run(connection: duckdb.DuckDBPyConnection, sql: str, timeout_s: float, memory: str) -> pa.Table:
-    """Run a query in its own thread, so that Ctrl-C and the time limit reach the engine."""
-    answer: list[pa.Table] = []
+def run(
+    connection: duckdb.DuckDBPyConnection, sql: str, timeout_s: float, memory: str,
+    fetch: Fetch[T],
+) -> T:  # fmt: skip
+    """Run a query in its own thread, so that Ctrl-C and the time limit reach the engine. `fetch`
+    decides what its rows become."""
+    answer: list[T] = []
     failure: list[BaseException] = []
     stopped = threading.Event()
     # An event, not join(): a join that Ctrl-C interrupts takes the thread for dead (CPython 3.11).
@@ -152,7 +161,7 @@ def run(connection: duckdb.DuckDBPyConnection, sql: str, timeout_s: float, memor
 
     def work() -> None:
         try:
-            answer.append(_fetch(connection, sql, settings.parse_size(memory), stopped))
+            answer.append(fetch(connection, sql, settings.parse_size(memory), stopped))
         except BaseException as error:  # handed to the caller, which raises it
             failure.append(error)
         finally:
@@ -181,7 +190,7 @@ def _interrupt(connection: duckdb.DuckDBPyConnection, done: threading.Event) -> 
     return done.is_set()
 
 
-def _fetch(
+def fetch_table(
     connection: duckdb.DuckDBPyConnection, sql: str, limit_bytes: int, stopped: threading.Event
 ) -> pa.Table:
     """Return the result, fetched in pieces so that the memory limit applies to it as well."""
@@ -195,6 +204,15 @@ def _fetch(
         if size > limit_bytes:
             raise MemoryError
     return pa.Table.from_batches(pieces, reader.schema)
+
+
+def fetch_rows(
+    connection: duckdb.DuckDBPyConnection, sql: str, _limit_bytes: int, _stopped: threading.Event
+) -> Rows:
+    """Return the names of the columns and the rows as tuples, for many small results: to make a
+    relation and tables of Arrow takes as long as to answer."""
+    done = connection.execute(sql)
+    return [column[0] for column in done.description or ()], done.fetchall()
 
 
 def iter_pieces(

@@ -9,8 +9,8 @@ import duckdb
 
 from sonde.session import Session
 from sonde.store.combined import LazyTable, create_view, raise_own_error
-from sonde.store.engine import connect
-from sonde.store.recording import MEMORY, FrozenRecording, is_about_tables
+from sonde.store.engine import Rows, connect, fetch_rows
+from sonde.store.recording import MEMORY, TIMEOUT_S, FrozenRecording, is_about_tables
 from sonde.store.rows import SessionTable
 from sonde.store.statement import CATALOG
 
@@ -32,6 +32,15 @@ class HeldRecording(FrozenRecording):
     def close(self) -> None:
         self._parts, self._added, self._kept = None, set(), set()
         super().close()
+
+    def fetch(self, sql: str) -> Rows:
+        """Return the names of the columns and the rows of a query, as Python's own values: for many
+        small queries this takes two thirds of the time of `query`."""
+        if self._shared is not None:
+            table = self.query(sql)
+            columns = [column.to_pylist() for column in table.columns]
+            return table.column_names, list(zip(*columns, strict=True))
+        return self._answer(sql, TIMEOUT_S, MEMORY, fetch_rows)
 
     def find_empty(self, tables: Iterable[str]) -> set[str]:
         """Return those of these tables that have no rows, as far as can be told without reading."""
@@ -96,15 +105,27 @@ class HeldRecording(FrozenRecording):
     def _is_named(self, table: str, text: str) -> bool:
         return table in text
 
+    def _add_view(self, connection: duckdb.DuckDBPyConnection, stream: LazyTable) -> None:
+        if stream.name == "python.frame":
+            _create_table(connection, stream.name, connection.from_arrow(stream))
+        else:
+            super()._add_view(connection, stream)
+
     def _add_table(
         self, connection: duckdb.DuckDBPyConnection, name: str, relation: duckdb.DuckDBPyRelation
     ) -> None:
         if self._count(name) > _MOST:
             create_view(connection, name, relation)
             return
-        schema, _, table = name.partition(".")
-        connection.execute(f'CREATE SCHEMA IF NOT EXISTS {CATALOG}."{schema}"')
-        relation.create(f'{CATALOG}."{schema}"."{table}"')
+        _create_table(connection, name, relation)
+
+
+def _create_table(
+    connection: duckdb.DuckDBPyConnection, name: str, relation: duckdb.DuckDBPyRelation
+) -> None:
+    schema, _, table = name.partition(".")
+    connection.execute(f'CREATE SCHEMA IF NOT EXISTS {CATALOG}."{schema}"')
+    relation.create(f'{CATALOG}."{schema}"."{table}"')
 
 
 def _leave_out_copies(parts: list[SessionTable]) -> list[SessionTable]:

@@ -18,7 +18,15 @@ from sonde.session.schema import Schema
 from sonde.session.target import add_children, add_ranks, find_sessions
 from sonde.store import catalog, listing
 from sonde.store.combined import CombinedTable, LazyTable, create_view, raise_own_error
-from sonde.store.engine import EnginePool, abandoned, connect, iter_pieces, run
+from sonde.store.engine import (
+    EnginePool,
+    Fetch,
+    abandoned,
+    connect,
+    fetch_table,
+    iter_pieces,
+    run,
+)  # fmt: skip
 from sonde.store.place import is_place
 from sonde.store.query_errors import explain_error
 from sonde.store.rows import SessionTable, open_tables, widen
@@ -34,6 +42,7 @@ _UNKNOWN_NAMES = (duckdb.CatalogException, duckdb.BinderException)
 _TRIES = 3  # the archive may be merged during a query, and then its files have new names
 _SHOWN = 20  # processes in a notebook
 F = TypeVar("F", bound="FrozenRecording")
+T = TypeVar("T")
 _GONE = ("No such file", "does not exist", "NO_SUCH_KEY", "RESOURCE_NOT_FOUND")
 _FAILURES = (OSError, MemoryError, pa.ArrowException, duckdb.Error)
 
@@ -98,14 +107,17 @@ class Recording:
         self._warn()
         if listing.is_listing(sql):
             return listing.answer(sql, self.tables())
+        return self._answer(sql, timeout_s, memory, fetch_table)
+
+    def _answer(self, sql: str, timeout_s: float, memory: str, fetch: Fetch[T]) -> T:
         for _ in range(_TRIES - 1):
             try:
-                return self._query_named(sql, timeout_s, memory)
+                return self._query_named(sql, timeout_s, memory, fetch)
             except _FAILURES as error:
                 if not self._is_vanished(error):
                     raise self._explain(error, memory) from None
         try:
-            return self._query_named(sql, timeout_s, memory)
+            return self._query_named(sql, timeout_s, memory, fetch)
         except _FAILURES as error:
             raise self._explain(error, memory) from None
 
@@ -114,14 +126,14 @@ class Recording:
         answer for its own."""
         return self.query(sql)
 
-    def _query_named(self, sql: str, timeout_s: float, memory: str) -> pa.Table:
+    def _query_named(self, sql: str, timeout_s: float, memory: str, fetch: Fetch[T]) -> T:
         """Run a query with the tables that its text names: to register all takes longer than most
         queries. Only where a name is unknown are all there: DuckDB then suggests one of them."""
         text = sql.lower()
         try:
-            return self._query_once(sql, text, timeout_s, memory)
+            return self._query_once(sql, text, timeout_s, memory, fetch)
         except _UNKNOWN_NAMES:
-            return self._query_once(sql, _name_all(text), timeout_s, memory)
+            return self._query_once(sql, _name_all(text), timeout_s, memory, fetch)
 
     def stream(
         self,
@@ -197,12 +209,12 @@ class Recording:
         contains the names of those that will be queried."""
         return FrozenRecording(self.sessions, text)
 
-    def _query_once(self, sql: str, text: str, timeout_s: float, memory: str) -> pa.Table:
+    def _query_once(self, sql: str, text: str, timeout_s: float, memory: str, fetch: Fetch[T]) -> T:
         with self._pool.lend(memory) as connection:
             require_select(connection, sql)
             streams = self._register(connection, text)
             with raise_own_error(streams):
-                return run(connection, self._qualify(sql), timeout_s, memory)
+                return run(connection, self._qualify(sql), timeout_s, memory, fetch)
 
     def _qualify(self, sql: str) -> str:
         # To find the names opens every table of every session.
@@ -271,9 +283,12 @@ class Recording:
             if not (is_about_tables(text) or self._is_named(view.schema.table, text)):
                 continue
             stream = self._open_view(view)
-            create_view(connection, stream.name, connection.from_arrow(stream))
+            self._add_view(connection, stream)
             streams.append(stream)
         return streams
+
+    def _add_view(self, connection: duckdb.DuckDBPyConnection, stream: LazyTable) -> None:
+        create_view(connection, stream.name, connection.from_arrow(stream))
 
     def _register_shared(
         self, shared: SharedTables, connection: duckdb.DuckDBPyConnection, text: str
@@ -327,12 +342,15 @@ class FrozenRecording(Recording):
             self._schemas = super().tables()
         return self._schemas
 
-    def _query_once(self, sql: str, text: str, timeout_s: float, memory: str) -> pa.Table:
+    def _query_once(self, sql: str, text: str, timeout_s: float, memory: str, fetch: Fetch[T]) -> T:
         connection, streams = self._open(text, memory)
         try:
-            require_select(connection, sql)
+            if (
+                fetch is fetch_table
+            ):  # the other kind is for our own statements: none is parsed twice
+                require_select(connection, sql)
             with raise_own_error(streams):
-                return run(connection, self._qualify(sql), timeout_s, memory)
+                return run(connection, self._qualify(sql), timeout_s, memory, fetch)
         except BaseException:
             self.close()  # the files may have new names by now, or the engine may still be busy
             raise

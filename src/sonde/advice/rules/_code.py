@@ -18,11 +18,15 @@ OWN = (
 )
 # Stacks that load data for a DataLoader, in a worker or in the loop itself.
 FETCHING = "SELECT stack FROM python.frame WHERE file LIKE '%/torch/utils/data/_utils/fetch.py'"
+# SQL: the files of all frames, and whether they are the user's own: there are far fewer files than
+# frames to hold against so many patterns.
+FILES = f"SELECT file, {OWN} AS is_own FROM (SELECT DISTINCT file FROM python.frame)"
 # SQL: the innermost line of the user's own code in each stack, and what ran inside it.
 PLACE = f"""
   SELECT own.stack, f.file, f.lineno, f.func, leaf.file AS leaf_file, leaf.lineno AS leaf_line,
          leaf.func AS leaf_func
-  FROM (SELECT stack, MIN(depth) AS depth FROM python.frame WHERE {OWN} GROUP BY stack) AS own
+  FROM (SELECT stack, MIN(depth) AS depth FROM python.frame JOIN ({FILES}) USING (file)
+        WHERE is_own GROUP BY stack) AS own
   JOIN python.frame AS f ON f.stack = own.stack AND f.depth = own.depth
   JOIN python.frame AS leaf ON leaf.stack = own.stack AND leaf.depth = 0
 """

@@ -12,7 +12,7 @@ from collections.abc import Iterator
 from typing import Any
 
 from sonde.advice.costly_calls import CALLS, LONG, SHORT, WAITING, WORKING, CostlyCall
-from sonde.advice.rules._code import OWN, show_place
+from sonde.advice.rules._code import FILES, show_place
 from sonde.advice.verdict import Limit, Limits, Rows, Verdict, group
 
 MOST = "warning"
@@ -59,8 +59,8 @@ total AS (
   SELECT piece, host, pid, thread, stack, call, idle, SUM(wall_ns) AS wall_ns,
          SUM(queue_ns) AS queue_ns, SUM(samples) AS samples, COUNT(*) FILTER (is_new) AS stretches
   FROM sample GROUP BY ALL),
-frame AS (
-  SELECT stack, depth, func, file, lineno, {OWN} AS is_own FROM python.frame
+frame AS MATERIALIZED (
+  SELECT stack, depth, func, file, lineno, is_own FROM python.frame JOIN ({FILES}) USING (file)
   WHERE stack IN (SELECT stack FROM total)),
 own AS (SELECT stack, MIN(depth) AS depth FROM frame WHERE is_own GROUP BY stack),
 outside AS (

@@ -13,6 +13,7 @@ from collections.abc import Iterator
 
 from sonde.advice.verdict import Limit, Limits, Rows, Verdict
 
+ON_GPU = True
 NEEDS = ("python.torch_memory.cached_bytes", "system.gpu.memory_total_bytes")
 OTHERWISE = "the job uses no GPU, or for too short a time"
 LIMITS = {

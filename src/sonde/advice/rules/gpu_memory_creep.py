@@ -16,6 +16,7 @@ from typing import Any
 from sonde.advice.trend import find_growth
 from sonde.advice.verdict import Limit, Limits, Rows, Verdict
 
+ON_GPU = True
 NEEDS = ("python.torch_memory.allocated_bytes",)
 OTHERWISE = "the job uses no GPU, or for too short a time"
 LIMITS = {

@@ -14,6 +14,7 @@ from collections.abc import Iterator
 from sonde.advice.verdict import Limit, Limits, Rows, Verdict
 
 DANGER = True
+ON_GPU = True
 NEEDS = ("python.torch_memory.retries",)
 OTHERWISE = "the job uses no GPU, or for too short a time"
 LIMITS = {"retries": Limit(1, "times that memory was given back within a piece, at least")}

@@ -14,6 +14,7 @@ from collections.abc import Iterator
 from sonde.advice.verdict import Limit, Limits, Rows, Verdict
 
 LINE = "busy"
+ON_GPU = True
 NEEDS = ("python.torch_step.forward_ns", "system.gpu.util_pct", "system.process.run_wait_pct")
 UNLESS = ("sync_points", "gpu_allocations")
 LIMITS = {

@@ -112,15 +112,16 @@ class _FrameView(View):
         up = pc.index_in(parents, stacks)
         up = pc.if_else(pc.is_null(parents), pa.scalar(None, up.type), up)
         place = pc.index_in(sampled, stacks)
-        leaves, parts, depth = sampled, [], 0
+        # Numbers first, and texts once for all: a piece for each depth takes three times as long.
+        leaves, found = sampled, list[tuple[pa.Array, ...]]()
         while len(place):
-            frames = nodes.select(["func", "file", "lineno", "first_line"]).take(place)
-            depths = pa.repeat(pa.scalar(depth, pa.int64()), len(place))
-            parts.append(pa.table([leaves, depths, *frames.columns], schema=self.columns))
+            found.append((leaves, pa.repeat(pa.scalar(len(found), pa.int64()), len(place)), place))
             place = up.take(place)
             left = pc.is_valid(place)
-            leaves, place, depth = leaves.filter(left), place.filter(left), depth + 1
-        return pa.concat_tables([self.columns.empty_table(), *parts])
+            leaves, place = leaves.filter(left), place.filter(left)
+        stack, depth, place = (pa.concat_arrays(parts) for parts in zip(*found, strict=True))
+        frames = nodes.select(["func", "file", "lineno", "first_line"]).take(place)
+        return pa.table([stack, depth, *frames.columns], schema=self.columns)
 
 
 def _find_first(column: pa.ChunkedArray) -> pa.Array:
