@@ -264,7 +264,8 @@ def read_verdicts(
         once = sql
         if PLACE in sql:  # many rules ask for it
             once = sql.replace(PLACE, "FROM " + recording.keep("place_of_stack", PLACE))
-        asked[sql] = sorted(read_rows(recording, once), key=lambda row: row.piece)
+        rows = read_rows(recording, once)
+        asked[sql] = sorted(rows, key=lambda row: (row.piece is None, row.piece or 0))
     verdict_of: Callable[..., Iterator[Verdict]] = rule.module.judge
     return list(verdict_of(asked[sql], rule.limits))
 

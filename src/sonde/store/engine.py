@@ -207,12 +207,17 @@ def fetch_table(
 
 
 def fetch_rows(
-    connection: duckdb.DuckDBPyConnection, sql: str, _limit_bytes: int, _stopped: threading.Event
+    connection: duckdb.DuckDBPyConnection, sql: str, limit_bytes: int, stopped: threading.Event
 ) -> Rows:
     """Return the names of the columns and the rows as tuples, for many small results: to make a
     relation and tables of Arrow takes as long as to answer."""
     done = connection.execute(sql)
-    return [column[0] for column in done.description or ()], done.fetchall()
+    columns = done.description or ()
+    if any("TIME ZONE" in str(column[1]) for column in columns):  # it would need a package, pytz
+        table = fetch_table(connection, sql, limit_bytes, stopped)
+        values = [column.to_pylist() for column in table.columns]
+        return table.column_names, list(zip(*values, strict=True))
+    return [column[0] for column in columns], done.fetchall()
 
 
 def iter_pieces(

@@ -1,9 +1,6 @@
-"""What rules need to know about the program's code: whose a frame is, and what a line says."""
+"""What rules need to know about the program's code: whose a frame is, and how a line is named."""
 
 from __future__ import annotations
-
-import linecache
-import os
 
 from sonde.analysis.wait_words import describe_wait
 
@@ -46,9 +43,3 @@ def describe_more(func: str, kind: str | None, call: str | None) -> str:
         return f"works longer {where}"
     waits = describe_wait((), kind)
     return f"waits{f' for {waits}' if waits else ''} {where}"
-
-
-def read_line(file: str, lineno: int) -> str:
-    """What stands there; empty where the program's files are not here, or it is no code."""
-    known = os.path.isabs(file) and file.endswith(".py")
-    return linecache.getline(file, lineno).strip() if known else ""

@@ -40,7 +40,8 @@ frames AS (
 name AS (SELECT host, pid, thread, MAX(name) AS name FROM python.thread GROUP BY 1, 2, 3),
 lock AS (
   SELECT host, pid, thread, ARG_MAX(lock_wait, t_ns) AS lock
-  FROM python.lock_wait SEMI JOIN newest USING (host, pid, thread) WHERE {to_end} GROUP BY 1, 2, 3),
+  FROM (SELECT * EXCLUDE (ts) FROM python.lock_wait WHERE {to_end}) AS lock_wait
+  SEMI JOIN newest USING (host, pid, thread) GROUP BY 1, 2, 3),
 cpu AS (
   SELECT p.host, p.pid, SUM((user_pct + system_pct) * interval_ns) / 1e9 / {least_s} AS cpu_pct,
          MAX(threads) FILTER (process = p.pid) AS kernel_threads

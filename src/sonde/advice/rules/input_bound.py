@@ -120,7 +120,7 @@ def judge(rows: Rows, limits: Limits) -> Iterator[Verdict]:
         if wait_pct < limits.wait_pct and _is_crowded(row, limits):
             # Then the loop does not wait for its workers but for its turn.
             cause, lost_pct = _blame_crowd(row, _measure(row)), wait_pct + row.queue_pct
-        fired = lost_pct >= limits.wait_pct
+        fired = lost_pct >= limits.wait_pct and not _is_held_up(row, wait_pct, limits)
         yield Verdict(
             row.piece, fired, evidence | dict(cause.evidence), lost_pct=lost_pct,
             readings=row.steps, who="" if row.rank is None else f"rank {row.rank}",
@@ -237,6 +237,19 @@ def _blame_processors(
 def _count_wanted(row: Any) -> float:
     """How many processors the workers would use if they could have them."""
     return float(row.workers * (row.fetch_s - row.idle_s) / row.alive_s)
+
+
+def _is_held_up(row: Any, wait_pct: float, limits: Limits) -> bool:
+    """Is the loop short of a processor for longer than it waits, while its workers rest? Then what
+    it waits for is its turn to run, and theirs: other programs have the processors."""
+    if row.workers == 0 or not row.fetch_s or row.queue_pct is None or _is_crowded(row, limits):
+        return False
+    resting_pct = 100 * (1 - row.fetch_s / row.alive_s)
+    is_few = row.cores is None or row.workers <= row.cores
+    return bool(
+        is_few and resting_pct >= limits.rest_pct
+        and row.queue_pct >= max(limits.crowded_pct, wait_pct)
+    )  # fmt: skip
 
 
 def _is_crowded(row: Any, limits: Limits) -> bool:

@@ -9,11 +9,10 @@ the data a lock of its own, or hand the work to one thread by a queue.
 
 from __future__ import annotations
 
-import re
 from collections.abc import Iterator
 from typing import Any
 
-from sonde.advice.rules._code import PLACE, read_line, show_place
+from sonde.advice.rules._code import PLACE, show_place
 from sonde.advice.verdict import Limit, Limits, Rows, Verdict, group
 
 NEEDS = ("python.stack_sample.wait",)
@@ -22,29 +21,37 @@ LIMITS = {
     "waiting_pct": Limit(20, "of each thread's time spent waiting for the lock"),
     "threads": Limit(2, "fewest threads that wait at the same line"),
 }
+# A thread that stands at the line all the time does not fight for a lock: nobody gives it back. A
+# line that also works, and not only until it is the thread's turn to run, does more than take one.
 SQL = f"""
 WITH sample AS (
-  SELECT {{piece}} AS piece, host, pid, thread, stack, wall_ns, idle, wait
+  SELECT {{piece}} AS piece, host, pid, thread, stack, wall_ns, queue_ns, idle, wait, call
   FROM python.stack_sample WHERE {{inside}}),
 place AS ({PLACE}),
+moving AS (
+  SELECT piece, host, pid, thread FROM sample GROUP BY 1, 2, 3, 4
+  HAVING COUNT(DISTINCT stack) > 1),
 line AS (
-  SELECT piece, host, pid, thread, file, lineno, func, leaf_file, leaf_line, leaf_func,
-         SUM(wall_ns) AS waited_ns
-  FROM sample JOIN place USING (stack) WHERE idle AND COALESCE(wait, 'lock') = 'lock' GROUP BY ALL),
+  SELECT piece, host, pid, thread, file, lineno, func, leaf_file, leaf_func, call,
+         SUM(wall_ns) FILTER (idle AND COALESCE(wait, 'lock') = 'lock') AS waited_ns,
+         COALESCE(SUM(wall_ns - queue_ns) FILTER (NOT idle), 0) AS worked_ns
+  FROM sample SEMI JOIN moving USING (piece, host, pid, thread) JOIN place USING (stack)
+  GROUP BY ALL),
 alive AS (
   SELECT piece, host, pid, COUNT(DISTINCT thread) AS threads, COUNT(*) AS readings
   FROM sample GROUP BY 1, 2, 3),
 waited AS (
-  SELECT piece, host, pid, file, lineno, func, leaf_file, leaf_line, leaf_func,
+  SELECT piece, host, pid, file, lineno, func, leaf_file, leaf_func, call,
          COUNT(*) AS waiters, AVG(waited_ns) / 1e7 / {{piece_s}} AS waiting_pct
-  FROM line WHERE waited_ns >= {{waiting_pct}} * 1e7 * {{piece_s}} GROUP BY ALL)
-SELECT piece, host, pid, threads, readings, file, lineno, func, leaf_file, leaf_line, leaf_func,
+  FROM line
+  WHERE waited_ns >= {{waiting_pct}} * 1e7 * {{piece_s}} AND worked_ns < waited_ns / 10
+  GROUP BY ALL)
+SELECT piece, host, pid, threads, readings, file, lineno, func, leaf_file, leaf_func, call,
        COALESCE(waiters, 0) AS waiters, waiting_pct
 FROM alive LEFT JOIN waited USING (piece, host, pid)
 """
-# `with lock:`, and not `with open(path):` or `with pool.map(…):`.
-_WITH = re.compile(r"with\s+[\w.\[\]'\"]+\s*[:,]|\bacquire\(")
 _INSIDE = ("acquire", "__enter__")  # of Python's own locks that are written in Python
+_CALLS = tuple(f"_thread.{kind}.{how}" for kind in ("lock", "RLock") for how in _INSIDE)
 
 
 def judge(rows: Rows, limits: Limits) -> Iterator[Verdict]:
@@ -66,7 +73,8 @@ def judge(rows: Rows, limits: Limits) -> Iterator[Verdict]:
 
 def _is_lock(row: Any) -> bool:
     """Return whether the lock is one of the program. The kernel says that the thread waits for some
-    lock; only its source line tells that of a `with` from that inside of an empty queue."""
+    lock: a `with` calls no function, and a queue, a join or a library waits in a frame or in a
+    C function of its own."""
     if row.leaf_file.endswith("/threading.py"):
         return row.leaf_func.rpartition(".")[2] in _INSIDE
-    return bool(_WITH.search(read_line(row.leaf_file, row.leaf_line)))
+    return row.leaf_file == row.file and (row.call is None or row.call in _CALLS)

@@ -79,22 +79,29 @@ def _merge(rows: list[Any]) -> list[Any]:
     found: list[Any] = []
     for row in rows:
         if found and (row.steps is None or found[-1].steps < _FEW):
-            last = found[-1]
-            steps = last.steps + (row.steps or 0)
-            both = last.step_s * last.steps + (row.step_s or 0.0) * (row.steps or 0)
-            found[-1] = last._replace(
-                steps=steps, step_s=both / steps, own_s=(last.own_s or 0.0) + (row.own_s or 0.0),
-                lines=[*(last.lines or ()), *(row.lines or ())],
-            )  # fmt: skip
+            found[-1] = _add(found[-1], row)
         elif row.steps is not None:
             found.append(row)
     return found
+
+
+def _add(one: Any, other: Any) -> Any:
+    """Return two parts as one."""
+    steps = one.steps + (other.steps or 0)
+    both = one.step_s * one.steps + (other.step_s or 0.0) * (other.steps or 0)
+    return one._replace(
+        steps=steps, step_s=both / steps, own_s=(one.own_s or 0.0) + (other.own_s or 0.0),
+        lines=[*(one.lines or ()), *(other.lines or ())],
+    )  # fmt: skip
 
 
 def _judge_process(rows: list[Any], limits: Limits) -> Iterator[Verdict]:
     """All parts of one process at once: there is one moment that divides them best."""
     who = "" if rows[0].rank is None else f"rank {rows[0].rank}"
     at = _find_change([_net(row) for row in rows], limits)
+    while at is None and len(rows) >= 4 * limits.least:  # on a busy machine few steps say little
+        rows = [_add(*pair) for pair in zip(rows[::2], rows[1::2], strict=False)]
+        at = _find_change([_net(row) for row in rows], limits)
     if at is None:
         for piece in sorted({row.piece for row in rows}):
             yield Verdict(piece, False, who=who)
@@ -159,6 +166,9 @@ def _explain(
     worst = max(new, key=lambda key: new[key] - old.get(key, 0.0), default=None)
     if worst is None or new[worst] - old.get(worst, 0.0) < enough_s:
         return "", ""
+    rest = [sum(side.values()) - side.get(worst, 0.0) for side in (old, new)]
+    if new[worst] * rest[0] < 2 * old.get(worst, 0.0) * rest[1]:
+        return "", ""  # all of it takes longer: others use the caches, or the clock is lower
     file, lineno, func, kind = worst
     calls = [
         one["call"] for row in after for one in row.lines or ()
