@@ -21,6 +21,7 @@ from sonde.words import show_moment
 
 DANGER = True  # it may have begun a minute ago
 MOST = "warning"
+UNLESS = ("cpu_starved",)
 NEEDS = ("python.torch_step.dur_ns",)
 OTHERWISE = "the recording is too short"
 LIMITS = {
@@ -32,7 +33,8 @@ LIMITS = {
     "explained_pct": Limit(50, "of the added time that is spent at one line, to name it"),
 }
 _FEW = 4  # steps in a part
-# What steps take in each part of the time, and where the main thread works or waits meanwhile.
+# What steps take in each part of the time, and where the main thread works or waits meanwhile. It
+# is left out where a library waits for threads of its own, which may be short of a processor.
 # A part is a tenth of a piece; of a long recording more, so that there are no more than 600.
 _PART_US = "(GREATEST({piece_s} / 10, {piece_s} * ({last_piece} + 1) / 600) * 1e6)::BIGINT"
 SQL = f"""
@@ -48,7 +50,9 @@ sample AS (
          CASE WHEN idle THEN COALESCE(wait, '') END AS kind, ANY_VALUE(call) AS call,
          SUM(CASE WHEN idle THEN wall_ns ELSE cpu_ns END) / 1e9 AS s
   FROM python.stack_sample SEMI JOIN timed USING (host, pid)
-  WHERE {{inside}} AND thread = pid GROUP BY ALL),
+  WHERE {{inside}} AND thread = pid AND NOT (
+    idle AND wait = 'lock' AND call IS NOT NULL AND NOT starts_with(call, '_thread.'))
+  GROUP BY ALL),
 place AS ({PLACE}),
 spent AS (
   SELECT part, host, pid, file, lineno, func, kind, ANY_VALUE(call) AS call,
