@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import random
+from collections import namedtuple
 from collections.abc import Callable, Sequence
 from types import SimpleNamespace
 
@@ -479,16 +480,16 @@ def test_a_change_at_one_moment_is_found_with_its_time() -> None:
 def test_a_change_says_what_takes_longer_since_then() -> None:
     (rule,) = load_rules(["step_change"])
     line = {"file": "/job/a.py", "lineno": 3, "func": "track", "call": None}
+    names = "piece part host pid rank steps step_s begin_us own_s lines"
+    Part = namedtuple("Part", names)
 
-    def part(at: int, step_s: float, own_s: float, kind: str | None, s: float) -> SimpleNamespace:
-        return SimpleNamespace(
-            piece=at // 10, part=at, host="h", pid=9, rank=None, steps=10, step_s=step_s,
-            begin_us=10**12 + at, own_s=own_s, lines=[{**line, "kind": kind, "s": s}],
-        )  # fmt: skip
+    def part(at: int, step_s: float, own_s: float, kind: str | None, s: float, rest: float) -> Part:
+        lines = [{**line, "kind": kind, "s": s}, {**line, "lineno": 9, "kind": None, "s": rest}]
+        return Part(at // 10, at, "h", 9, None, 10, step_s, 10**12 + at, own_s, lines)
 
-    def judge(kind: str | None, own_s: float, s: float) -> Verdict:
-        old = [part(at, 0.1, 1.0, kind, 0.1) for at in range(20)]
-        new = [part(at, 0.2, own_s, kind, s) for at in range(20, 40)]
+    def judge(kind: str | None, own_s: float, s: float, rest: float = 0.9) -> Verdict:
+        old = [part(at, 0.1, 1.0, kind, 0.1, 0.9) for at in range(20)]
+        new = [part(at, 0.2, own_s, kind, s, rest) for at in range(20, 40)]
         return list(rule.module.judge([*old, *new], rule.limits))[-1]
 
     works = judge(None, 2.0, 1.1)
@@ -496,4 +497,6 @@ def test_a_change_says_what_takes_longer_since_then() -> None:
     assert works.line == "/job/a.py:3 in track" and works.lost_pct == pytest.approx(50)
     assert "waits for the network in track" in judge("network", 2.0, 1.1).title
     assert not judge(None, 1.0, 0.1).fired  # others have the processors
+    everything = judge(None, 3.0, 0.3, rest=2.7)
+    assert everything.fired and (everything.line, everything.lost_pct) == ("", None)
     assert judge(None, 2.0, 0.1).line == ""

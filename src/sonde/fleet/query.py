@@ -14,14 +14,7 @@ from sonde.fleet.hosts import Cluster
 from sonde.fleet.split_sql import ANSWERS, plan
 from sonde.store import catalog
 from sonde.store.combined import combine_schemas, fit_columns
-from sonde.store.engine import (
-    abandoned,
-    connect,
-    fetch_table,
-    is_too_large,
-    run,
-    too_large,
-)  # fmt: skip
+from sonde.store.engine import abandoned, connect, is_too_large, run, too_large
 from sonde.store.statement import CATALOG, qualify, require_select
 
 
@@ -55,8 +48,7 @@ def query_cluster(
         names = {table.table.partition(".")[2] for table in catalog.list_tables()
                  if table.table.startswith("system.")}  # fmt: skip
         left_s = max(1.0, deadline - time.monotonic())
-        final = qualify(found.final, names)
-        return run(connection, final, left_s, memory, fetch_table), missing
+        return run(connection, qualify(found.final, names), left_s, memory), missing
     except (duckdb.Error, pa.ArrowException, MemoryError) as error:
         raise too_large(memory) if is_too_large(error) else QueryError(str(error)) from None
     finally:

@@ -9,7 +9,7 @@ import threading
 import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from typing import Any, TypeVar
+from typing import Any
 
 import duckdb
 import pyarrow as pa
@@ -18,9 +18,8 @@ from sonde import _core, settings
 from sonde.errors import QueryError
 from sonde.store.statement import CATALOG
 
-T = TypeVar("T")
 # What gets the rows of a query: (connection, SQL, most bytes, whether nobody waits any more).
-Fetch = Callable[[duckdb.DuckDBPyConnection, str, int, threading.Event], T]
+Fetch = Callable[[duckdb.DuckDBPyConnection, str, int, threading.Event], Any]
 Rows = tuple[list[str], list[tuple[Any, ...]]]  # names of columns, rows
 
 PIECE_ROWS = 100_000  # of a result that comes in pieces
@@ -149,11 +148,12 @@ abandoned: list[duckdb.DuckDBPyConnection] = []
 
 def run(
     connection: duckdb.DuckDBPyConnection, sql: str, timeout_s: float, memory: str,
-    fetch: Fetch[T],
-) -> T:  # fmt: skip
-    """Run a query in its own thread, so that Ctrl-C and the time limit reach the engine. `fetch`
-    decides what its rows become."""
-    answer: list[T] = []
+    fetch: Fetch | None = None,
+) -> Any:  # fmt: skip
+    """Run a query in its own thread, so that Ctrl-C and the time limit reach the engine. Return its
+    rows as `fetch` returns them; as a table of Arrow, if it is not given."""
+    answer: list[Any] = []
+    get = fetch or _fetch
     failure: list[BaseException] = []
     stopped = threading.Event()
     # An event, not join(): a join that Ctrl-C interrupts takes the thread for dead (CPython 3.11).
@@ -161,7 +161,7 @@ def run(
 
     def work() -> None:
         try:
-            answer.append(fetch(connection, sql, settings.parse_size(memory), stopped))
+            answer.append(get(connection, sql, settings.parse_size(memory), stopped))
         except BaseException as error:  # handed to the caller, which raises it
             failure.append(error)
         finally:
@@ -190,7 +190,7 @@ def _interrupt(connection: duckdb.DuckDBPyConnection, done: threading.Event) -> 
     return done.is_set()
 
 
-def fetch_table(
+def _fetch(
     connection: duckdb.DuckDBPyConnection, sql: str, limit_bytes: int, stopped: threading.Event
 ) -> pa.Table:
     """Return the result, fetched in pieces so that the memory limit applies to it as well."""
@@ -214,7 +214,7 @@ def fetch_rows(
     done = connection.execute(sql)
     columns = done.description or ()
     if any("TIME ZONE" in str(column[1]) for column in columns):  # it would need a package, pytz
-        table = fetch_table(connection, sql, limit_bytes, stopped)
+        table = _fetch(connection, sql, limit_bytes, stopped)
         values = [column.to_pylist() for column in table.columns]
         return table.column_names, list(zip(*values, strict=True))
     return [column[0] for column in columns], done.fetchall()

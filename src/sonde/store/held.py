@@ -9,8 +9,15 @@ import duckdb
 
 from sonde.session import Session
 from sonde.store.combined import LazyTable, create_view, raise_own_error
-from sonde.store.engine import Rows, connect, fetch_rows
-from sonde.store.recording import MEMORY, TIMEOUT_S, FrozenRecording, is_about_tables
+from sonde.store.engine import Rows, connect, fetch_rows, run
+from sonde.store.recording import (
+    FAILURES,
+    MEMORY,
+    TIMEOUT_S,
+    TRIES,
+    FrozenRecording,
+    is_about_tables,
+)  # fmt: skip
 from sonde.store.rows import SessionTable
 from sonde.store.statement import CATALOG
 
@@ -36,11 +43,18 @@ class HeldRecording(FrozenRecording):
     def fetch(self, sql: str) -> Rows:
         """Return the names of the columns and the rows of a query, as Python's own values: for many
         small queries this takes two thirds of the time of `query`."""
-        if self._shared is not None:
-            table = self.query(sql)
-            columns = [column.to_pylist() for column in table.columns]
-            return table.column_names, list(zip(*columns, strict=True))
-        return self._answer(sql, TIMEOUT_S, MEMORY, fetch_rows)
+        tried = 0
+        while True:
+            try:
+                connection, streams = self._open(sql.lower(), MEMORY)
+                with raise_own_error(streams):
+                    found: Rows = run(connection, self._qualify(sql), TIMEOUT_S, MEMORY, fetch_rows)
+                    return found
+            except FAILURES as error:
+                self.close()
+                tried += 1
+                if tried == TRIES or not self._is_vanished(error):
+                    raise self._explain(error, MEMORY) from None
 
     def find_empty(self, tables: Iterable[str]) -> set[str]:
         """Return those of these tables that have no rows, as far as can be told without reading."""

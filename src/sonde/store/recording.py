@@ -18,15 +18,7 @@ from sonde.session.schema import Schema
 from sonde.session.target import add_children, add_ranks, find_sessions
 from sonde.store import catalog, listing
 from sonde.store.combined import CombinedTable, LazyTable, create_view, raise_own_error
-from sonde.store.engine import (
-    EnginePool,
-    Fetch,
-    abandoned,
-    connect,
-    fetch_table,
-    iter_pieces,
-    run,
-)  # fmt: skip
+from sonde.store.engine import EnginePool, abandoned, connect, iter_pieces, run
 from sonde.store.place import is_place
 from sonde.store.query_errors import explain_error
 from sonde.store.rows import SessionTable, open_tables, widen
@@ -39,12 +31,11 @@ MEMORY = "2GiB"
 TIMEOUT_S = 300.0
 _LISTING = ("show", "describe", "pragma", "information_schema", "duckdb_", "sqlite_", "pg_")
 _UNKNOWN_NAMES = (duckdb.CatalogException, duckdb.BinderException)
-_TRIES = 3  # the archive may be merged during a query, and then its files have new names
+TRIES = 3  # the archive may be merged during a query, and then its files have new names
 _SHOWN = 20  # processes in a notebook
 F = TypeVar("F", bound="FrozenRecording")
-T = TypeVar("T")
 _GONE = ("No such file", "does not exist", "NO_SUCH_KEY", "RESOURCE_NOT_FOUND")
-_FAILURES = (OSError, MemoryError, pa.ArrowException, duckdb.Error)
+FAILURES = (OSError, MemoryError, pa.ArrowException, duckdb.Error)
 
 
 def open_recording(target: int | str | Sequence[int | str], *, warns: bool = False) -> Recording:
@@ -107,18 +98,15 @@ class Recording:
         self._warn()
         if listing.is_listing(sql):
             return listing.answer(sql, self.tables())
-        return self._answer(sql, timeout_s, memory, fetch_table)
-
-    def _answer(self, sql: str, timeout_s: float, memory: str, fetch: Fetch[T]) -> T:
-        for _ in range(_TRIES - 1):
+        for _ in range(TRIES - 1):
             try:
-                return self._query_named(sql, timeout_s, memory, fetch)
-            except _FAILURES as error:
+                return self._query_named(sql, timeout_s, memory)
+            except FAILURES as error:
                 if not self._is_vanished(error):
                     raise self._explain(error, memory) from None
         try:
-            return self._query_named(sql, timeout_s, memory, fetch)
-        except _FAILURES as error:
+            return self._query_named(sql, timeout_s, memory)
+        except FAILURES as error:
             raise self._explain(error, memory) from None
 
     def query_each(self, sql: str) -> pa.Table:
@@ -126,14 +114,14 @@ class Recording:
         answer for its own."""
         return self.query(sql)
 
-    def _query_named(self, sql: str, timeout_s: float, memory: str, fetch: Fetch[T]) -> T:
+    def _query_named(self, sql: str, timeout_s: float, memory: str) -> pa.Table:
         """Run a query with the tables that its text names: to register all takes longer than most
         queries. Only where a name is unknown are all there: DuckDB then suggests one of them."""
         text = sql.lower()
         try:
-            return self._query_once(sql, text, timeout_s, memory, fetch)
+            return self._query_once(sql, text, timeout_s, memory)
         except _UNKNOWN_NAMES:
-            return self._query_once(sql, _name_all(text), timeout_s, memory, fetch)
+            return self._query_once(sql, _name_all(text), timeout_s, memory)
 
     def stream(
         self,
@@ -147,18 +135,18 @@ class Recording:
         tables that the query may name. `timeout_s` applies to each piece."""
         self._warn()
         text = sql.lower()
-        for tried in range(_TRIES):
+        for tried in range(TRIES):
             begun = False
             try:
                 for piece in self._stream_once(sql, text, given or {}, timeout_s, memory):
                     begun = True  # rows that were yielded cannot be taken back
                     yield piece
                 return
-            except _FAILURES as error:
+            except FAILURES as error:
                 if isinstance(error, _UNKNOWN_NAMES) and tried == 0:
                     text = _name_all(text)  # as in a query
                     continue
-                if begun or not self._is_vanished(error) or tried == _TRIES - 1:
+                if begun or not self._is_vanished(error) or tried == TRIES - 1:
                     raise self._explain(error, memory) from None
 
     def _stream_once(
@@ -209,12 +197,12 @@ class Recording:
         contains the names of those that will be queried."""
         return FrozenRecording(self.sessions, text)
 
-    def _query_once(self, sql: str, text: str, timeout_s: float, memory: str, fetch: Fetch[T]) -> T:
+    def _query_once(self, sql: str, text: str, timeout_s: float, memory: str) -> pa.Table:
         with self._pool.lend(memory) as connection:
             require_select(connection, sql)
             streams = self._register(connection, text)
             with raise_own_error(streams):
-                return run(connection, self._qualify(sql), timeout_s, memory, fetch)
+                return run(connection, self._qualify(sql), timeout_s, memory)
 
     def _qualify(self, sql: str) -> str:
         # To find the names opens every table of every session.
@@ -342,15 +330,12 @@ class FrozenRecording(Recording):
             self._schemas = super().tables()
         return self._schemas
 
-    def _query_once(self, sql: str, text: str, timeout_s: float, memory: str, fetch: Fetch[T]) -> T:
+    def _query_once(self, sql: str, text: str, timeout_s: float, memory: str) -> pa.Table:
         connection, streams = self._open(text, memory)
         try:
-            if (
-                fetch is fetch_table
-            ):  # the other kind is for our own statements: none is parsed twice
-                require_select(connection, sql)
+            require_select(connection, sql)
             with raise_own_error(streams):
-                return run(connection, self._qualify(sql), timeout_s, memory, fetch)
+                return run(connection, self._qualify(sql), timeout_s, memory)
         except BaseException:
             self.close()  # the files may have new names by now, or the engine may still be busy
             raise
