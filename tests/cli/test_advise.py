@@ -185,3 +185,33 @@ def test_several_recordings_are_judged_together(sonde_cli, root: Path) -> None:
     record(30, gpu=HOT)
     told = json.loads(sonde_cli("advise", "all", "--format", "json").stdout)
     assert len(told["processes"]) == 2
+
+
+# ---- a closer look -------------------------------------------------------------------------------
+
+SEARCH = """
+import sonde
+sonde.start(collector="off", stack_every="20ms")
+seen = list(range(10_000))
+print("ready")
+while True:
+    -1 in seen
+"""
+
+
+def test_a_closer_look_says_what_it_did_and_leaves_the_job_as_it_was(sonde_cli, start) -> None:
+    program = start(SEARCH)
+    done = sonde_cli("advise", str(program.pid), "--look", "1s")
+    assert done.returncode == 0, done.stderr
+    assert f"looking closer at process {program.pid} for 1 s" in done.stderr
+    (look,) = (line for line in done.stdout.splitlines() if line.startswith("looked closer"))
+    assert "1,000 samples a second instead of 50" in look and "now as before" in look
+    (every,) = (line for line in sonde_cli("config", str(program.pid)).stdout.splitlines()
+                if "stack.every" in line)  # fmt: skip
+    assert "20ms" in every
+
+
+def test_there_is_nothing_to_look_at_in_a_job_that_has_ended(sonde_cli, hot: str) -> None:
+    done = sonde_cli("advise", hot, "--look")
+    assert done.returncode != 0
+    assert "does not run on this machine" in done.stderr

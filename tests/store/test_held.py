@@ -31,10 +31,8 @@ def test_what_was_read_stays_and_a_result_can_be_kept() -> None:
         held.keep("doubled", "SELECT 2 * COUNT(*) AS n FROM system.cpu")
         assert held.query("SELECT n FROM doubled")["n"].to_pylist() == [2]
         assert held.fetch("SELECT n, 'a' AS text FROM doubled") == (["n", "text"], [(2, "a")])
-        names, ((moment,),) = held.fetch("SELECT ts FROM system.cpu")
-        assert (
-            names == ["ts"] and moment == held.query("SELECT ts FROM system.cpu")["ts"][0].as_py()
-        )
+        moments = "SELECT ts FROM system.cpu"
+        assert held.fetch(moments) == (["ts"], [(held.query(moments)["ts"][0].as_py(),)])
         with pytest.raises(sonde.Error, match="only be read"):
             held.query("DROP TABLE system.cpu")
     assert count(HeldRecording(open_recording(folder).sessions)) == 2

@@ -16,6 +16,7 @@ from sonde.advice.judge import PIECE_S, Rule, advise, load_rules
 from sonde.advice.verdict import LEVELS
 from sonde.analysis.code_names import shorten_file
 from sonde.cli import _options, _table
+from sonde.cli._closer_look import CloserLook, look_closer
 from sonde.cli._missing import tell_missing
 from sonde.errors import ConfigError
 from sonde.store.recording import find_targets
@@ -25,6 +26,7 @@ GROUP = "ask"
 EXAMPLES = (
     "sonde advise 4242",
     "sonde advise train-7 --since 10min --fail-on warning    for CI",
+    "sonde advise 4242 --look                                look closer for 3 s first",
     "sonde advise --list                                     the rules and their limits",
 )
 FOUND = 8  # the exit code of --fail-on
@@ -44,6 +46,8 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
                       default=f"{PIECE_S:g}s")  # fmt: skip
     parser.add_argument("--fail-on", choices=LEVELS,
                         help=f"exit with code {FOUND} if a finding is so bad or worse")  # fmt: skip
+    _options.add_span(parser, "--look", bare="3s", what="first look closer at the live job, for 3s "
+                      "or so long: 1,000 samples a second, and native frames")  # fmt: skip
     parser.add_argument("--rule", action="append", metavar="NAME",
                         help="apply only this rule; may be repeated")  # fmt: skip
     parser.add_argument("--set", action="append", default=[], metavar="RULE.NAME=VALUE",
@@ -66,12 +70,13 @@ def run(args: argparse.Namespace) -> int:
         return 0
     if args.target is None:
         raise ConfigError("give a TARGET: `sonde advise TARGET`; `sonde ps` lists them")
+    look = look_closer(args.target, args.look) if args.look else None
     advice = advise(args.target, since=args.since, until=args.until, piece_s=args.piece,
                     rules=args.rule, limits=limits)  # fmt: skip
     if args.format == "json":
         _table.write_text(args.output, lambda file: _write_lines([advice.to_json()], file))
     else:
-        _table.write_text(args.output, lambda file: _draw_advice(advice, args.all, file))
+        _table.write_text(args.output, lambda file: _draw_advice(advice, args.all, file, look))
     tell_missing(find_targets(args.target))
     for outcome in advice.outcomes:
         if outcome.state == "failed":
@@ -99,7 +104,7 @@ def _write_lines(lines: Iterator[str] | list[str], file: IO[str]) -> None:
 # ---- findings ------------------------------------------------------------------------------------
 
 
-def _draw_advice(advice: Advice, everything: bool, file: IO[str]) -> None:
+def _draw_advice(advice: Advice, everything: bool, file: IO[str], look: CloserLook | None) -> None:
     colour = file.isatty() and environ.uses_colour()
     if not advice.findings:
         file.write(_fill(_describe_health(advice)) + "\n")
@@ -108,8 +113,12 @@ def _draw_advice(advice: Advice, everything: bool, file: IO[str]) -> None:
             file.write("\n")
         _write_lines(_describe_finding(finding, colour), file)
     if advice.findings:
-        file.write("\n" + _fill(_describe_coverage(advice)) + "\n")
-    _write_lines(map(_fill, _describe_places(advice)), file)
+        file.write("
+" + _fill(_describe_coverage(advice)) + "
+")
+    _write_lines(map(_fill, _describe_places(advice if look is None else look.advice)), file)
+    if look is not None:
+        _write_lines(["", *(_fill(clean(line)) for line in look.describe(advice.findings))], file)
     if everything:
         file.write("\n")
         rows = [(outcome.rule, outcome.state, outcome.detail) for outcome in advice.outcomes]

@@ -1,0 +1,125 @@
+"""A closer look at a live job: for a few seconds more samples, and native frames now and then."""
+
+from __future__ import annotations
+
+import os
+import sys
+import time
+from collections import Counter
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+
+from sonde.advice.finding import Advice, Finding
+from sonde.advice.judge import advise
+from sonde.analysis.code_names import shorten_file
+from sonde.errors import ConfigError, Error
+from sonde.session import Session
+from sonde.session.steering import configure
+from sonde.store.recording import open_recording
+
+_KEY = "stack.every"
+_EVERY_S = 0.001
+_MOST = 8  # processes that are looked at: of a large job, the first ranks stand for the others
+_NATIVE = 5  # times that native frames are read of each process
+_ANSWER_S = 5.0
+_PIECES = 3
+_INNER = 3  # native functions that are named, the innermost ones
+
+
+@dataclass
+class CloserLook:
+    """What was done in a closer look, and what it showed."""
+
+    seconds: float
+    pids: Sequence[int]
+    before_s: float  # time between two samples otherwise
+    advice: Advice  # about these seconds alone
+    native: Counter[str] = field(default_factory=Counter)  # innermost functions of main threads
+    notes: list[str] = field(default_factory=list)
+
+    def describe(self, findings: Sequence[Finding]) -> Iterator[str]:
+        """Yield what was done, and whether it confirms what was found in the whole recording."""
+        yield (f"looked closer for {self.seconds:g} s at {_name(self.pids)}: "
+               f"{1 / _EVERY_S:,.0f} samples a second instead of {1 / self.before_s:,.0f}"
+               + (f", native frames {_NATIVE} times" if self.native else "")
+               + "; now as before")  # fmt: skip
+        now = {one.rule: one for one in self.advice.findings}
+        judged = {one.rule for one in self.advice.outcomes if one.judged}
+        for one in findings:
+            seen = now.get(one.rule)
+            if seen is not None:
+                more = f", {seen.line}" if seen.line and seen.line != one.line else ""
+                yield f"  {one.rule}: seen again in {seen.fired} of {seen.judged} pieces{more}"
+            elif one.rule in judged:
+                yield f"  {one.rule}: not seen in these seconds"
+            else:
+                yield f"  {one.rule}: these seconds are too short to say"
+        known = {one.rule for one in findings}
+        for one in self.advice.findings:
+            if one.rule not in known:
+                yield f"  only now: {one.severity}: {one.title}  [{one.rule}]  {one.line}"
+        total = self.native.total()
+        for stack, count in self.native.most_common(_INNER):
+            yield f"  native: {count} of {total} times in {stack}"
+        yield from (f"  {note}" for note in self.notes)
+
+
+def look_closer(target: str, seconds: float) -> CloserLook:
+    """Sample the live processes of a target faster for a while, and judge only that time."""
+    sessions = [one for one in open_recording(target).add_relatives().sessions
+                if one.is_alive() and one.host == os.uname().nodename][:_MOST]  # fmt: skip
+    if not sessions:
+        raise ConfigError(f"{target} does not run on this machine: there is nothing to look at")
+    pids = [one.pid for one in sessions]
+    print(f"sonde: looking closer at {_name(pids)} for {seconds:g} s", file=sys.stderr)
+    native, notes = Counter[str](), list[str]()
+    with _sample_faster(sessions) as before_s:
+        end = time.monotonic() + seconds
+        for at in range(_NATIVE):
+            if not notes:
+                notes += _read_native(pids, native)
+            time.sleep(max(0.0, (end - time.monotonic()) / (_NATIVE - at)))
+        # It ends before the samples are slower again.
+        advice = advise(target, since=f"{seconds:g}s", piece_s=seconds / _PIECES)
+    return CloserLook(seconds, pids, before_s, advice, native, notes)
+
+
+@contextmanager
+def _sample_faster(sessions: Sequence[Session]) -> Iterator[float]:
+    """Change how often stacks are sampled, and change it back whatever happens."""
+    before = [(one, float(one.read_config()[_KEY])) for one in sessions]
+    changed = []
+    try:
+        for one, every_s in before:
+            if every_s > _EVERY_S:
+                changed.append((one, every_s))
+                configure(one, {_KEY: _EVERY_S}, _ANSWER_S)
+        yield max(every_s for _, every_s in before)
+    finally:
+        for one, every_s in changed:
+            if one.is_alive():
+                configure(one, {_KEY: every_s}, _ANSWER_S)
+
+
+def _read_native(pids: Sequence[int], found: Counter[str]) -> list[str]:
+    """Count the innermost functions of each main thread; return why that is not possible."""
+    from sonde.attach import native  # only here: it is seldom asked for
+
+    for pid in pids:
+        try:
+            threads = native.read_stacks(pid).threads
+        except (Error, OSError) as error:
+            return [f"no native frames: {error}"]
+        for one in (one for one in threads if one.thread == pid and one.frames):
+            inner = [frame for frame in one.frames[:_INNER] if frame.is_native]
+            words = [f"{frame.func} ({os.path.basename(frame.file)})" for frame in inner]
+            first = next((frame for frame in one.frames if not frame.is_native), None)
+            at = "" if first is None else f"{first.func} ({shorten_file(first.file)}:{first.line})"
+            found[" < ".join([*words, at])] += 1
+    return []
+
+
+def _name(pids: Sequence[int]) -> str:
+    numbers = ", ".join(map(str, pids))
+    return f"process {numbers}" if len(pids) == 1 else f"processes {numbers}"
