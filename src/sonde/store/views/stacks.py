@@ -119,6 +119,8 @@ class _FrameView(View):
             place = up.take(place)
             left = pc.is_valid(place)
             leaves, place = leaves.filter(left), place.filter(left)
+        if not found:  # there are functions, and no sample of them yet
+            return self.columns.empty_table()
         stack, depth, place = (pa.concat_arrays(parts) for parts in zip(*found, strict=True))
         frames = nodes.select(["func", "file", "lineno", "first_line"]).take(place)
         return pa.table([stack, depth, *frames.columns], schema=self.columns)
