@@ -13,14 +13,11 @@ if __name__ == "__main__":
 
     text = "\n".join(f"{number},{number % 7},{number * 3}" for number in range(20_000))
 
-    def read_table() -> list[list[str]]:
-        return list(csv.reader(io.StringIO(text)))
-
-    def add_up(rows: list[list[str]]) -> Counter[str]:
+    def add_up(file: io.StringIO) -> Counter[str]:
         sums = Counter[str]()
-        for _number, group, value in rows:
+        for _number, group, value in csv.reader(file):
             sums[group] += int(value)
         return sums
 
     for _step in until_over():
-        add_up(read_table())
+        add_up(io.StringIO(text))
