@@ -110,6 +110,7 @@ class Cause(NamedTuple):
     title: str
     todo: str
     evidence: Evidence
+    is_own: bool = True  # not the doing of other programs, of which cpu_starved speaks
 
 
 def judge(rows: Rows, limits: Limits) -> Iterator[Verdict]:
@@ -122,7 +123,8 @@ def judge(rows: Rows, limits: Limits) -> Iterator[Verdict]:
             cause, lost_pct = _blame_crowd(row, _measure(row)), wait_pct + row.queue_pct
         fired = lost_pct >= limits.wait_pct and not _is_held_up(row, wait_pct, limits)
         yield Verdict(
-            row.piece, fired, evidence | dict(cause.evidence), lost_pct=lost_pct,
+            row.piece, fired, evidence | dict(cause.evidence),
+            lost_pct=lost_pct if cause.is_own else None, severity="info",
             readings=row.steps, who="" if row.rank is None else f"rank {row.rank}",
             title=cause.title, todo=cause.todo,
             line=show_place(row.file, row.lineno, row.func),
@@ -226,6 +228,7 @@ def _blame_processors(
             "end or move the other programs (see `top`), or give the job processors of its own; "
             "more workers will not help.",
             known,
+            is_own=False,
         )
     return Cause(
         "The training loop waits for data: too few workers, and processors are free",
