@@ -113,9 +113,7 @@ def _draw_advice(advice: Advice, everything: bool, file: IO[str], look: CloserLo
             file.write("\n")
         _write_lines(_describe_finding(finding, colour), file)
     if advice.findings:
-        file.write("
-" + _fill(_describe_coverage(advice)) + "
-")
+        file.write("\n" + _fill(_describe_coverage(advice)) + "\n")
     _write_lines(map(_fill, _describe_places(advice if look is None else look.advice)), file)
     if look is not None:
         _write_lines(["", *(_fill(clean(line)) for line in look.describe(advice.findings))], file)
