@@ -155,8 +155,7 @@ def judge(
     tallies: list[tuple[Rule, Tally]] = []
     outcomes: list[Outcome] = []
     empty = _find_empty(recording, rules)
-    # Rules about one thing share a query.
-    asked: tuple[dict[str, list[Any]], dict[str, list[Any]]] = {}, {}
+    asked: tuple[dict[str, list[Any]], dict[str, list[Any]]] = {}, {}  # each query is asked once
     known = [_Known(one or recording, rules, period) for one in (recording, whole)]
     for rule in rules:
         wide = whole is not None and rule.is_wide
