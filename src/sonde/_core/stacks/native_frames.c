@@ -1,4 +1,4 @@
-/* Native frames of running threads: see native_frames.h.
+/* Puts the native frames of running threads into their samples: see native_frames.h.
  *
  * The thread stands still only while its Python frames and the top of its stack are copied. The way from
  * function to function is then found in the copy, by what another process has said about that code.
