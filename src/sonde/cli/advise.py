@@ -24,7 +24,6 @@ from sonde.words import clean, show_duration
 
 GROUP = "ask"
 EXAMPLES = (
-    "sonde advise 4242",
     "sonde advise train-7 --since 10min --fail-on warning    for CI",
     "sonde advise 4242 --look                                look closer for 3 s first",
     "sonde advise --list                                     the rules and their limits",

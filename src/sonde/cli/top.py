@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import argparse
+import os
 import sys
 from typing import IO, Any
 
@@ -12,6 +13,7 @@ from sonde.cli import _options, _table
 from sonde.cli._missing import tell_missing
 from sonde.errors import ConfigError
 from sonde.fleet.hosts import find_cluster
+from sonde.session import files
 from sonde.session.target import find_sessions
 from sonde.tui.page import WINDOWS_S, Choice, make_page, measure, units_of
 from sonde.tui.process import TopProcess, open_processes
@@ -70,9 +72,11 @@ def _is_elsewhere(target: str) -> bool:
     """Tell whether a target is of a cluster or a shared place: known by its tables alone."""
     if "@" in target and find_cluster(target) is not None:
         return True
-    from sonde.store.place import is_place  # it takes Arrow
+    if ("/" not in target and "#" not in target) or os.path.exists(f"{target}/{files.META}"):
+        return False
+    from sonde.store.place import is_place  # only here: it takes Arrow, which not all have
 
-    return ("/" in target or "#" in target) and is_place(target)
+    return is_place(target)
 
 
 def _read_window(text: str) -> float | None:

@@ -10,6 +10,7 @@ import ctypes
 import hmac
 import itertools
 import json
+import os
 import secrets
 import threading
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
@@ -74,6 +75,8 @@ class PageServer(ThreadingHTTPServer):
         """Return the recording that a target names; the last few stay open."""
         with self._lock:
             found = self._opened.pop(target, None)
+            if found is not None and not all(os.path.isdir(one.folder) for one in found.sessions):
+                found = None  # its tables may be in memory still; nothing new is to be had of it
             if found is None:
                 found = self._find(target)
             self._opened[target] = found

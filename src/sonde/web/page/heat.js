@@ -11,7 +11,7 @@ function drawHeat() {
   if (!time.pieces) return;
   const many = listJobs().length > 1;
   heat.isSteps = many && Boolean(ribbon.steps && ribbon.steps.piece.length);
-  const key = `${cube.round} ${time.pieces} ${heat.isSteps}`;
+  const key = `${cube.round} ${time.pieces} ${heat.isSteps} ${many} ${about.processes.length} ${names.threads.length}`;
   if (heat.key !== key && !heat.isSteps) heat.sums = many ? sumPieces((thread) => names.threads[thread].part, about.processes.length) : sumPieces((thread) => thread, names.threads.length);
   heat.key = key;
   const rows = heat.isSteps ? findStepRows() : many ? findProcessRows() : findThreadRows();
