@@ -42,6 +42,7 @@ int sonde_machine_take(sonde_machine_table *table, sonde_stack_bytes *copy, uint
         return 0;
     *unknown = table->unknown;
     *copy = table->asked;
+    memset(&table->asked, 0, sizeof table->asked); /* a stack may hold secrets; nobody needs it twice */
     sonde_store_release(&table->is_asked, 0); /* release: see above */
     return copy->bytes <= sizeof copy->stack;
 }

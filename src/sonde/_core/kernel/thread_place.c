@@ -50,6 +50,7 @@ static void read_context(const ucontext_t *context, sonde_thread_place *place)
 static void on_signal(int number, siginfo_t *info, void *context)
 {
     (void)number;
+    int error = errno; /* of the call that the thread has just made */
     uint32_t state = ASKED;
     if (info->si_code != SI_QUEUE || (uint32_t)info->si_value.sival_int != sonde_load_relaxed(&desk.tid))
         return;
@@ -66,6 +67,7 @@ static void on_signal(int number, siginfo_t *info, void *context)
         ; /* acquire: what the sampler reads, it has read before the thread goes on */
     state = STANDS;
     (void)sonde_cas_relaxed(&desk.state, &state, LEFT);
+    errno = error;
 }
 
 int sonde_place_prepare(void)

@@ -33,7 +33,10 @@ int sonde_native_open(sonde_native_frames *native, PyObject *map)
         status = sonde_place_prepare();
     if (status < 0)
         return status;
-    *native = (sonde_native_frames){.known = malloc(table->entries * sizeof *native->known)};
+    uint32_t entries = table->entries;
+    if (sonde_machine_bytes(entries) > (uint64_t)((MapObject *)map)->bytes)
+        return -EBADMSG; /* it has changed since */
+    *native = (sonde_native_frames){.known = malloc(entries * sizeof *native->known), .entries = entries};
     if (native->known == NULL)
         return -ENOMEM;
     native->table = table;
@@ -121,7 +124,7 @@ static void read_table(sonde_native_frames *native)
 {
     const sonde_machine_table *table = native->table;
     uint32_t count = sonde_load_acquire(&table->count); /* acquire: those pieces are complete */
-    for (; native->read_n < count && native->read_n < table->entries; native->read_n++) {
+    for (; native->read_n < count && native->read_n < native->entries; native->read_n++) {
         sonde_machine_code code = table->code[native->read_n];
         uint32_t at = find_after(native, code.begin);
         memmove(&native->known[at + 1], &native->known[at], (native->known_n - at) * sizeof code);
