@@ -12,6 +12,7 @@ from sonde.cli import main
 from sonde.errors import QueryError
 from sonde.store import catalog
 from sonde.store.engines import ray, spark
+from sonde.store.engines._reach import check_listens
 from sonde.store.remote import open_remote
 from sonde.store.rows import widen
 from sonde.store.sql_dialect import Dialect
@@ -125,4 +126,4 @@ def test_an_engine_that_does_not_answer_is_named() -> None:
         closed.bind(("127.0.0.1", 0))
         port = closed.getsockname()[1]
         with pytest.raises(QueryError, match=f"sc://127.0.0.1:{port} cannot be reached"):
-            spark._check(f"sc://127.0.0.1:{port}")
+            check_listens(f"sc://127.0.0.1:{port}", 0)

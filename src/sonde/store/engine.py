@@ -152,16 +152,32 @@ def run(
 ) -> Any:  # fmt: skip
     """Run a query in its own thread, so that Ctrl-C and the time limit reach the engine. Return its
     rows as `fetch` returns them; as a table of Arrow, if it is not given."""
+    get, stopped = fetch or _fetch, threading.Event()
+
+    def stop(done: threading.Event) -> None:
+        stopped.set()
+        if not _interrupt(connection, done):
+            abandoned.append(connection)
+
+    def ask() -> Any:
+        return get(connection, sql, settings.parse_size(memory), stopped)
+
+    return wait_for_answer(ask, timeout_s, stop)
+
+
+def wait_for_answer(
+    ask: Callable[[], Any], timeout_s: float, stop: Callable[[threading.Event], None]
+) -> Any:
+    """Return what `ask` returns, in a thread of its own, so that Ctrl-C and the time limit reach
+    whoever waits. `stop` is called in any case, with an event that is set once `ask` has ended."""
     answer: list[Any] = []
-    get = fetch or _fetch
     failure: list[BaseException] = []
-    stopped = threading.Event()
     # An event, not join(): a join that Ctrl-C interrupts takes the thread for dead (CPython 3.11).
     done = threading.Event()
 
     def work() -> None:
         try:
-            answer.append(get(connection, sql, settings.parse_size(memory), stopped))
+            answer.append(ask())
         except BaseException as error:  # handed to the caller, which raises it
             failure.append(error)
         finally:
@@ -171,9 +187,7 @@ def run(
     try:
         in_time = done.wait(timeout_s)
     finally:
-        stopped.set()
-        if not _interrupt(connection, done):
-            abandoned.append(connection)
+        stop(done)
     if not in_time:
         raise QueryError(f"stopped after {timeout_s:g} s; narrow the query or raise --timeout")
     if failure:

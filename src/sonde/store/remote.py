@@ -17,7 +17,7 @@ from sonde.errors import ConfigError, MissingPart, QueryError
 from sonde.session.schema import Schema
 from sonde.store import catalog
 from sonde.store.combined import LazyTable, create_view
-from sonde.store.engine import too_large
+from sonde.store.engine import too_large, wait_for_answer
 from sonde.store.place import is_place
 from sonde.store.recording import Recording, is_about_tables
 from sonde.store.remote_table import RemoteTable
@@ -118,32 +118,16 @@ def _refuse_computed(named: dict[str, Schema]) -> None:
 
 
 def _run(engine: Any, tables: list[RemoteTable], sql: str, timeout_s: float) -> pa.Table:
-    """Ask in a thread of its own, so that Ctrl-C and the time limit reach the engine."""
-    answer: list[pa.Table] = []
-    failure: list[BaseException] = []
-    done = threading.Event()
+    """Ask an engine, and leave it afterwards."""
 
-    def work() -> None:
-        try:
-            answer.append(engine.ask(tables, sql))
-        except BaseException as error:  # handed to the caller, which raises it
-            failure.append(error)
-        finally:
-            done.set()
-
-    threading.Thread(target=work, name="sonde-query", daemon=True).start()
-    try:
-        in_time = done.wait(timeout_s)
-    finally:
+    def stop(done: threading.Event) -> None:
         if not done.is_set():
             engine.cancel()
             done.wait(_CLOSE_S)
         engine.close()
-    if not in_time:
-        raise QueryError(f"stopped after {timeout_s:g} s; narrow the query or raise --timeout")
-    if failure:
-        raise failure[0]
-    return answer[0]
+
+    rows: pa.Table = wait_for_answer(lambda: engine.ask(tables, sql), timeout_s, stop)
+    return rows
 
 
 def _fit(rows: pa.Table, wanted: pa.Schema) -> pa.Table:

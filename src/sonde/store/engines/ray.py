@@ -3,20 +3,18 @@
 from __future__ import annotations
 
 import contextlib
-import socket
 from collections.abc import Iterator, Sequence
 from datetime import datetime, timedelta, timezone
 from typing import Any
-from urllib.parse import urlsplit
 
 import pyarrow as pa
 
 from sonde.errors import MissingPart, QueryError
+from sonde.store.engines._reach import check_listens
 from sonde.store.remote_table import RemoteTable
 from sonde.store.sql_dialect import Dialect
 
 _PORT = 10001
-_CONNECT_S = 10.0
 _EPOCH = datetime(1970, 1, 1, tzinfo=timezone.utc)
 _KINDS = {
     "i8": "int8", "i16": "int16", "i32": "int32", "i64": "int64", "u8": "int16", "u16": "int32",
@@ -65,7 +63,7 @@ class RayEngine:
                 f"{address} is asked with Daft and Ray's client, which are not installed here "
                 f"({error.name or error}): pip install 'sonde[ray]'"
             ) from None
-        _check(address)
+        check_listens(address, _PORT)
         self._daft: Any = daft
         self._ray: Any = ray
         with _own_errors():
@@ -98,7 +96,7 @@ class RayEngine:
         return rows.distinct(*table.once) if table.once else rows
 
     def cancel(self) -> None:
-        """Leave the cluster, which stops what runs there for us."""
+        """Leave the cluster, which notices that nobody listens any more."""
         self._ray.shutdown()
 
     def close(self) -> None:
@@ -108,16 +106,6 @@ class RayEngine:
 def open_engine(address: str) -> RayEngine:
     """Connect."""
     return RayEngine(address)
-
-
-def _check(address: str) -> None:
-    """Raise an error if nothing listens there."""
-    parts = urlsplit(address)
-    try:
-        host, port = parts.hostname or "", parts.port or _PORT
-        socket.create_connection((host, port), _CONNECT_S).close()
-    except (OSError, ValueError) as error:
-        raise QueryError(f"{address} cannot be reached: {error}") from None
 
 
 @contextlib.contextmanager

@@ -2,20 +2,18 @@
 
 from __future__ import annotations
 
-import socket
 import warnings
 from collections.abc import Sequence
 from typing import Any
-from urllib.parse import urlsplit
 
 import pyarrow as pa
 
 from sonde.errors import MissingPart, QueryError
+from sonde.store.engines._reach import check_listens
 from sonde.store.remote_table import RemoteTable
 from sonde.store.sql_dialect import Dialect
 
 _PORT = 15002
-_CONNECT_S = 10.0  # its client would try for minutes
 _KINDS = {
     "i8": "TINYINT", "i16": "SMALLINT", "i32": "INT", "i64": "BIGINT", "u8": "SMALLINT",
     "u16": "INT", "u32": "BIGINT", "u64": "DECIMAL(20, 0)", "f64": "DOUBLE", "bool": "BOOLEAN",
@@ -53,7 +51,7 @@ class SparkEngine:
                     f"{address} is asked with Spark's client, which is not installed here "
                     f"({error.name or error}): pip install 'sonde[spark]'"
                 ) from None
-            _check(address)
+            check_listens(address, _PORT)
             self._session: Any = _guard(lambda: SparkSession.builder.remote(address).create())
         for name, value in _SETTINGS.items():
             _guard(lambda name=name, value=value: self._session.conf.set(name, value))
@@ -96,16 +94,6 @@ class SparkEngine:
 def open_engine(address: str) -> SparkEngine:
     """Connect."""
     return SparkEngine(address)
-
-
-def _check(address: str) -> None:
-    """Raise an error if nothing listens there."""
-    parts = urlsplit(address)
-    try:
-        host, port = parts.hostname or "", parts.port or _PORT
-        socket.create_connection((host, port), _CONNECT_S).close()
-    except (OSError, ValueError) as error:
-        raise QueryError(f"{address} cannot be reached: {error}") from None
 
 
 def _guard(call: Any) -> Any:
