@@ -26,9 +26,9 @@ demo: $(VENV)/.installed
 	$(BIN)/sonde demo
 
 # All tests, or those that TESTS names: make test TESTS=tests/export/formats/test_collapsed.py
-# Many tests wait for other processes: four at a time keep two processors busy.
+# Many tests wait for other processes: five at a time keep two processors busy.
 test: $(VENV)/.installed $(VENV)/.test
-	$(BIN)/python -m pytest $(or $(TESTS),-n 4 --dist loadfile)
+	$(BIN)/python -m pytest $(or $(TESTS),-n 5 --dist loadfile)
 
 # The tests with real transformers, Lightning, Accelerate, web servers and other programs, which take
 # minutes to install; without them, `make test` skips these tests.
@@ -118,7 +118,7 @@ wheels:
 docs: $(VENV)/.installed
 	$(BIN)/sonde tables --format markdown > docs/tables.md
 	$(BIN)/sonde advise --list --format markdown > docs/advice.table
-	$(BIN)/python tests/support/file_index.py > docs/files.md
+	$(BIN)/python tests/support/file_index.py
 	sed -i -e '/^| rule | says/,/^$$/{/^| rule | says/r docs/advice.table' -e '/^|/d}' docs/advice.md
 	rm docs/advice.table
 

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import importlib.util
+import multiprocessing
 import os
 import resource
 import subprocess
@@ -12,7 +14,17 @@ from statistics import median
 import child
 from result import Result, find_noise
 
-_TIMES = {"fork": 200, "fork in a job of 64 MB": 100, "work": 20, "start": 20, "interpreter": 20}
+_TIMES = {
+    "fork": 200,
+    "fork in a job of 64 MB": 100,
+    "work": 20,
+    "start": 20,
+    "interpreter": 20,
+}
+_TORCH_TIMES = {
+    "torch fork": 20,
+    "torch forty": 1,
+}  # with NumPy, PyTorch and an array of 200 MB
 _WORK_S = 0.02
 _NAMES = {
     "fork": "fork and wait",
@@ -20,20 +32,23 @@ _NAMES = {
     "work": "a forked child that works for 20 ms",
     "start": "a Python child: python -c pass",
     "interpreter": "a subinterpreter",
+    "torch fork": "fork and wait, in a job with PyTorch",
+    "torch forty": "40 children of multiprocessing at once, in a job with PyTorch",
 }
 
 
 def measure(rounds: int) -> list[Result]:
     """CPU time of the program and its children; the bare one and the recorded one in turn."""
     found: dict[tuple[str, bool], list[float]] = {}
+    whats = [*_TIMES, *(_TORCH_TIMES if importlib.util.find_spec("torch") else ())]
     with child.open_root() as root:
         for _ in range(3 * rounds):
-            for what in _TIMES:
+            for what in whats:
                 for is_recorded in (False, True):
                     words = child.name_call(take_time, what, is_recorded)
                     text = child.run(words, root, SONDE=str(int(is_recorded)))
                     found.setdefault((what, is_recorded), []).append(float(text))
-    return [compare(what, found[what, False], found[what, True]) for what in _TIMES]
+    return [compare(what, found[what, False], found[what, True]) for what in whats]
 
 
 def compare(what: str, bare: list[float], recorded: list[float]) -> Result:
@@ -57,13 +72,21 @@ def take_time(what: str, is_recorded: bool) -> float:
     if what == "fork in a job of 64 MB":
         kept = [bytes([number % 251]) * 4096 for number in range(64 * 256)]
         assert kept
-    once = {"work": work, "start": start, "interpreter": interpret}.get(what, fork)
+    if what.startswith("torch"):
+        import numpy
+        import torch
+
+        kept = numpy.ones(25_000_000), torch.ones(1)
+    once = {
+        "work": work, "start": start, "interpreter": interpret, "torch forty": fork_forty,
+    }.get(what, fork)  # fmt: skip
+    times = {**_TIMES, **_TORCH_TIMES}[what]
     once()
     time.sleep(0.1)
     begin = read_cpu()
-    for _ in range(_TIMES[what]):
+    for _ in range(times):
         once()
-    return (read_cpu() - begin) / _TIMES[what] * 1e3
+    return (read_cpu() - begin) / times * 1e3
 
 
 def read_cpu() -> float:
@@ -78,6 +101,16 @@ def fork() -> None:
     if pid == 0:
         os._exit(0)
     os.waitpid(pid, 0)
+
+
+def fork_forty() -> None:
+    """Forty children that do nothing, as programs start them."""
+    context = multiprocessing.get_context("fork")
+    children = [context.Process(target=str) for _ in range(40)]
+    for one in children:
+        one.start()
+    for one in children:
+        one.join()
 
 
 def work() -> None:

@@ -12,6 +12,7 @@ import subprocess
 import sys
 import threading
 import time
+from collections import Counter
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
@@ -42,23 +43,53 @@ _ZYGOTES = {
 }
 # What Python reads when it starts: a fork would not notice.
 _AT_START = ("PYTHON", "LD_", "SONDE_NVML", "LC_", "LANG")
+# Of the files that take longest, those with few tests: begun last, they would keep one worker busy
+# while the others have nothing left to do.
+_FIRST = (
+    "web/test_page.py", "integration/test_scenarios.py", "cli/test_commands.py",
+    "_core/test_structure.py", "job/sources/test_heap.py", "integration/test_torchrun.py",
+    "export/test_live_trace.py", "collector/test_shipper.py", "job/sources/test_native_frames.py",
+    "web/test_server.py", "export/formats/test_flamegraph.py", "integration/test_filters.py",
+    "fleet/test_agent.py", "test_examples.py",
+)  # fmt: skip
+_modules = 0  # were imported when garbage was last told to leave them alone
 
 
 def wait_for(condition: Callable[[], object], timeout_s: float = TIMEOUT_S) -> object:
     """The first true answer of `condition`; fails the test at the deadline."""
     deadline = time.monotonic() + timeout_s
     while True:
+        asked = time.monotonic()
         answer = condition()
         if answer:
             return answer
-        assert time.monotonic() < deadline, f"waited {timeout_s} s in vain"
-        time.sleep(0.02)
+        now = time.monotonic()
+        assert now < deadline, f"waited {timeout_s} s in vain"
+        # What is waited for needs the processors more than a question that takes long itself.
+        time.sleep(min(max(0.02, 2 * (now - asked)), 2.0))
+
+
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    """Order the files for several workers: those that take long come first."""
+    if "PYTEST_XDIST_WORKER" not in os.environ:
+        return
+    sizes = Counter(item.path for item in items)
+    firsts = {Path(__file__).parent / name: at for at, name in enumerate(_FIRST)}
+    items.sort(key=lambda item: (firsts.get(item.path, len(firsts)), -sizes[item.path]))
 
 
 def pytest_collection_finish() -> None:
-    """Nothing that was imported so far is visited again when a test ends and garbage is looked for."""
     gc.collect()
-    gc.freeze()
+    _freeze_imported()
+
+
+def _freeze_imported() -> None:
+    """See to it that nothing that was imported so far is visited again when garbage is looked for,
+    as after each test: torch alone would take a tenth of a second each time."""
+    global _modules
+    if len(sys.modules) != _modules:
+        _modules = len(sys.modules)
+        gc.freeze()
 
 
 def pytest_sessionfinish() -> None:
@@ -80,6 +111,7 @@ class _NamesFailures:
 
 @pytest.hookimpl(trylast=True)
 def pytest_configure(config: pytest.Config) -> None:
+    config.option.loadscopereorder = False  # xdist's own order knows only how many tests a file has
     reporter = config.pluginmanager.get_plugin("terminalreporter")
     if reporter is not None and "PYTEST_XDIST_WORKER" not in os.environ:
         config.pluginmanager.register(_NamesFailures(reporter.write_line))
@@ -93,6 +125,13 @@ def root(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
     yield folder
     if folder.exists():  # whoever is started for it makes it
         end_processes(str(folder))
+
+
+@pytest.fixture
+def no_collector(root: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Programs start no collector unless they say so: it takes half a second of a processor each
+    time, and most tests read what a program wrote as it lies there."""
+    monkeypatch.setenv("SONDE_COLLECTOR", "off")
 
 
 def use_root(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -126,6 +165,7 @@ def _nothing_left_behind(root: Path) -> Iterator[None]:
     while _list_left(before, _inventory(root)) and time.monotonic() < deadline:
         time.sleep(0.02)
     assert not _list_left(before, _inventory(root))
+    _freeze_imported()
 
 
 def _list_left(before: dict[str, object], after: dict[str, object]) -> dict[str, object]:

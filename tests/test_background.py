@@ -46,6 +46,8 @@ def test_a_module_beside_sonde_does_not_hide_the_standard_library(
     (pid,) = find_processes(str(root))
     command = Path(f"/proc/{pid}/cmdline").read_text().split("\0")
     assert command[1] == str(site / "sonde" / "background.py")
+    # When memory runs out, the kernel takes this one and not the job.
+    wait_for(lambda: Path(f"/proc/{pid}/oom_score_adj").read_text() == "1000\n")
 
 
 def test_a_process_that_fails_says_why(tmp_path: Path) -> None:

@@ -7,10 +7,9 @@ import re
 import subprocess
 import sys
 
-import pytest
-
 import sonde
 from sonde import plugins
+from support.needs import need
 from support.places import TOP
 
 
@@ -25,7 +24,7 @@ def test_a_table_of_ones_own() -> None:
 
 
 def test_the_transformer_learns_and_its_modules_are_shown(sonde_cli) -> None:
-    pytest.importorskip("torch")
+    need("torch")
     script = TOP / "examples" / "train.py"
     done = sonde_cli("run", "--set", "collector=off", script, "--seconds", "3")
     assert done.returncode == 0, done.stderr

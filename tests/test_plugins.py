@@ -119,7 +119,7 @@ def test_what_a_source_declares_is_read_as_python_reads_it(name: str) -> None:
 def test_only_these_sources_are_off_unless_asked_for() -> None:
     names = plugins.list_names("job.sources")
     off = [name for name in names if not plugins.read_on("job.sources", name)]
-    assert off == ["call", "compile", "cuda_memory", "heap", "operator", "request"]
+    assert off == ["call", "compile", "cuda_memory", "heap", "kernel", "operator", "request"]
     assert not settings.list_keys()["source.call"].default
 
 

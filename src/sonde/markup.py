@@ -26,9 +26,14 @@ def show_box(title: str, lines: Iterable[str], *tables: str, severity: str = "")
 
 
 def show_table(names: Sequence[str], rows: Iterable[Sequence[object]]) -> str:
-    """Return rows as a table; numbers are on the right."""
-    head = "".join(f"<th>{_show(name)}</th>" for name in names)
-    body = "".join(f"<tr>{''.join(map(_show_cell, row))}</tr>" for row in rows)
+    """Return rows as a table; numbers are on the right, and so are their names."""
+    shown = list(rows)
+    sides = [*map(_find_side, shown[0])] if shown else ["left"] * len(names)
+    head = "".join(
+        f'<th style="text-align:{side}">{_show(name)}</th>'
+        for name, side in zip(names, sides, strict=True)
+    )
+    body = "".join(f"<tr>{''.join(map(_show_cell, row))}</tr>" for row in shown)
     return f"<table><thead><tr>{head}</tr></thead><tbody>{body}</tbody></table>"
 
 
@@ -38,8 +43,11 @@ def _show_cell(value: object) -> str:
             f'<span style="{_BAR};width:{max(0.0, min(100.0, value.percent)) * 0.6:.0f}px"></span>'
         )
         return f'<td style="text-align:left;white-space:nowrap">{bar} {value.percent:.1f} %</td>'
-    side = "right" if isinstance(value, (int, float)) else "left"
-    return f'<td style="text-align:{side}">{_show(value)}</td>'
+    return f'<td style="text-align:{_find_side(value)}">{_show(value)}</td>'
+
+
+def _find_side(value: object) -> str:
+    return "right" if isinstance(value, (int, float)) else "left"
 
 
 def _show(value: object) -> str:

@@ -284,6 +284,8 @@ _FIXED = (
         changeable=True),
     Key("torch.watch", parse_watch, "", "variables to record at the end of every step: "
         "loss@train_step", changeable=True),
+    Key("kernel.every", parse_count, 1000, "look into every n-th step for python.kernel_sum, less "
+        "often if that would cost more than torch.budget_pct", changeable=True, low=1, high=2**31),
     Key("event.mirror", parse_mirrors, "auto", "tools that get the program's regions, counters and "
         "markers: itt, nvtx, torch, otel; auto: VTune or Nsight if it started the program",
         changeable=True),

@@ -167,3 +167,17 @@ def name_program(argv: object) -> str:
         elif word == "-c" or not word.startswith("-"):
             return os.path.basename(word) or word
     return first
+
+
+def shorten_command(command: str) -> str:
+    """Return a command without its interpreter and without the folder of its program: that is the
+    same for many, and stands where the difference would be."""
+    if "from multiprocessing.spawn" in command or "from multiprocessing.forkserver" in command:
+        return "(multiprocessing)"
+    first, _, rest = command.partition(" ")
+    first = os.path.basename(first)
+    command = f"{first} {rest}".strip()
+    if not first.startswith("python") or not rest or rest.startswith("-"):
+        return command
+    program, _, words = rest.partition(" ")
+    return f"{os.path.basename(program)} {words}".strip()

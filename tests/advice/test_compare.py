@@ -149,10 +149,12 @@ def test_the_command_says_the_verdict_first_and_fails_if_asked(root, sonde_cli) 
 
 # ---- waiting ------------------------------------------------------------------------------------
 
-FETCH, PARSE, REST, LOCKED = 1, 2, 3, 4
+FETCH, SERVER, REST, LOCKED = 1, 2, 3, 4
+KINDS = {FETCH: "sleep", LOCKED: "lock"}
 STACKS = {
     FETCH: [("fetch", "/job/app/load.py"), ("main", "/job/app/load.py")],
     REST: [("EpollSelector.select", "/usr/lib/python3.11/selectors.py"), ("main", "/job/app/load.py")],
+    SERVER: [("SyncWorker.wait", "/v/lib/python3.11/site-packages/gunicorn/workers/sync.py")],
     LOCKED: [("Queue.get", "/usr/lib/python3.11/queue.py"), ("main", "/job/app/load.py")],
 }  # fmt: skip
 
@@ -167,15 +169,18 @@ class Waiting:
         return set()
 
     def query(self, sql: str) -> pa.Table:
-        if "FROM python.frame\n" in sql:
+        rows: list[dict[str, object]]
+        if "DISTINCT file FROM" in sql:
+            rows = [{"file": file} for frames in STACKS.values() for _func, file in frames]
+        elif "FROM python.frame\n" in sql:
             rows = [
                 {"stack": stack, "depth": depth, "func": func, "file": file}
-                for stack, frames in STACKS.items()
-                for depth, (func, file) in enumerate(frames)
+                for stack in self.shares
+                for depth, (func, file) in enumerate(STACKS[stack])
             ]
         elif "idle GROUP BY" in sql:
             rows = [
-                {"piece": piece, "pid": 7, "thread": 7, "stack": stack, "ns": share * (0.99e9 + 1e7 * (piece % 3))}
+                {"piece": piece, "pid": 7, "thread": 7, "stack": stack, "wait": KINDS.get(stack), "ns": share * (0.99e9 + 1e7 * (piece % 3))}
                 for piece in range(20)
                 for stack, share in self.shares.items()
             ]  # fmt: skip
@@ -193,7 +198,14 @@ def test_waiting_is_told_by_function_and_by_kind_and_rest_is_none() -> None:
     assert (fetch.verdict, fetch.much, fetch.unit) == ("worse", True, "% of the time")
     assert fetch.before == pytest.approx(20, abs=0.2) and fetch.after == pytest.approx(60, abs=0.6)
     assert kind.before == 0 and kind.verdict == "worse"
+    assert rows["waiting for the end of a sleep"].verdict == "worse"
     assert rows["waiting"].after == pytest.approx(70, abs=0.7)
+
+
+def test_a_worker_that_waits_in_its_server_alone_has_nothing_to_do() -> None:
+    cut = Period(0, 1.0, 20, 0.0, "FALSE", 20.0)
+    changes = read_changes([(Waiting(fetch=0.2), cut), (Waiting(server=0.9), cut)])[0]
+    assert not [row.name for row, _ in changes if "SyncWorker" in row.name]
 
 
 def test_whole_runs_are_compared_by_their_seconds() -> None:
@@ -223,6 +235,14 @@ def test_a_lack_of_processors_is_told_before_its_victims(root, sonde_cli) -> Non
     assert find(found, "waiting for a processor").verdict == "worse"
     shown = sonde_cli("compare", before, after).stdout
     assert "the processors were short: it waited for one 5 → 90 % of a core" in shown
+
+
+def test_a_program_in_the_working_folder_names_its_recordings(
+    root, tmp_path, monkeypatch, sonde_cli
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "shop.py").write_text("")
+    assert "no recording called shop.py" in sonde_cli("compare", "shop.py", "shop.py").stderr
 
 
 def test_two_snapshots_are_compared_as_well(tmp_path, sonde_cli) -> None:

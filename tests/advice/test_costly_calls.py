@@ -14,7 +14,8 @@ LIMITS = Limits({name: limit.default for name, limit in costly_calls.LIMITS.item
 USUAL = {
     "piece": 0, "host": "alpha", "pid": 7, "readings": 1000, "rest_pct": 5.0, "thread": 7, "name": "list_search",
     "file": "/job/app.py", "lineno": 8, "func": "add", "call": "list.__contains__", "is_request": False,
-    "time_pct": 60.0, "waiting_pct": 0.0, "queue_pct": 0.0, "stretch_s": 0.05,
+    "time_pct": 60.0, "waiting_pct": 0.0, "queue_pct": 0.0, "cpu_pct": 60.0,
+    "given_pct": 100.0, "method": None, "stretch_s": 0.05,
 }  # fmt: skip
 Row = namedtuple("Row", USUAL)
 
@@ -44,10 +45,23 @@ def test_a_costly_call_is_named_with_its_line_and_what_to_do_instead() -> None:
         {"name": "imports", "func": "<module>"},  # at the top of a file
         {"name": "polling", "waiting_pct": 58.0},  # it waits, and burns nothing
         {"name": "tiny_sleeps", "queue_pct": 56.0},  # it waits for a processor, and burns none
+        {"name": "tiny_sleeps", "cpu_pct": 1.0},  # its queue is not known, but that it used none is
     ],
 )
 def test_what_is_not_costly_is_no_finding(change: dict[str, object]) -> None:
     assert not judge(change).fired
+
+
+def test_a_loop_that_polls_is_found_though_it_mostly_waits_for_a_processor() -> None:
+    starved = {"name": "polling", "time_pct": 70.0, "queue_pct": 63.0, "cpu_pct": 8.0}
+    assert judge({**starved, "given_pct": 14.0}).fired
+    assert not judge({**starved, "given_pct": 90.0}).fired  # it has rested the most of the time
+
+
+def test_a_method_of_the_programs_own_is_named_beside_the_line_that_needs_it() -> None:
+    found = judge({"name": "own_equality", "call": "builtins.hash", "method": "State.__hash__"})
+    assert found.evidence["call"] == "State.__hash__"
+    assert found.lost_pct == 60
 
 
 def test_another_thread_counts_where_the_main_thread_only_waits() -> None:

@@ -192,6 +192,38 @@ def test_without_steps_the_imports_are_left_out(run, tmp_path: Path) -> None:
     assert find_period(sonde.open(folder), "+0s", None, 10.0).warm_up_s == 0
 
 
+def test_a_program_that_only_imports_has_nothing_to_judge_yet(run, tmp_path: Path) -> None:
+    spin = "import time\nend = time.monotonic() + 0.6\nwhile time.monotonic() < end: pass\n"
+    (tmp_path / "slow_module.py").write_text(spin)
+    done = run(
+        "import sonde\nfolder = sonde.start(collector='off')\nimport slow_module\nprint(folder)\n"
+    )
+    period = find_period(sonde.open(done.stdout.strip()), None, None, 10.0)
+    assert period.length_s < period.warm_up_s
+    since_ns, until_ns = period.shown_ns  # but people are told where the time went
+    assert until_ns - since_ns > 0.5 * period.warm_up_s * 1e9
+
+
+def test_threads_that_waited_for_each_other_are_told_after_the_program_has_ended(run) -> None:
+    done = run(
+        "import sonde, threading, time\nfolder = sonde.start(collector='off')\n"
+        "locks = threading.Lock(), threading.Lock()\nboth = threading.Barrier(2)\n"
+        "def work(mine, other):\n"
+        "    with mine:\n        both.wait()\n        with other: pass\n"
+        "for pair in (locks, locks[::-1]):\n"
+        "    threading.Thread(target=work, args=pair, daemon=True).start()\n"
+        "end = time.monotonic() + 4\n"
+        "while time.monotonic() < end: time.sleep(0.05)\n"
+        "print(folder)\n"
+    )
+    limits = {"deadlock.least_s": 1}
+    (finding,) = sonde.advise(
+        done.stdout.strip(), piece_s=1.0, rules=["deadlock", "hang"], limits=limits
+    ).findings
+    assert (finding.rule, finding.severity) == ("deadlock", "critical")
+    assert "waited for each other" in finding.title
+
+
 def test_a_gpu_that_idles_for_most_of_the_time_is_no_warm_up() -> None:
     folder = record(100, gpu=lambda t: {"util_pct": 0.0 if t < 90 else 95.0})
     assert ask(folder, make_rule(), since=None).warm_up_s == 0
@@ -356,9 +388,13 @@ def test_the_line_that_ran_or_waited_is_named(root: Path, tmp_path: Path) -> Non
                    check=True, timeout=240)  # fmt: skip
     sql = "SELECT {piece} AS piece, COUNT(*) AS readings FROM python.stack_sample WHERE {inside} GROUP BY 1"
     rules = [make_rule(kind, sql=sql, LINE=kind) for kind in ("busy", "waiting")]
-    busy, waiting = ask("all", *rules, piece_s=1).findings
-    assert f"{script}:5 in spin" in busy.line
-    assert f"{script}:8 in rest" in waiting.line
+    others = make_rule(
+        "others", sql=sql, LINE="busy", verdict=lambda row: Verdict(row.piece, True, is_own=False)
+    )
+    found = {one.rule: one.line for one in ask("all", *rules, others, piece_s=1).findings}
+    assert f"{script}:5 in spin" in found["busy"]
+    assert f"{script}:8 in rest" in found["waiting"]
+    assert found["others"] == ""  # the job's code is not the cause
 
 
 def test_a_rule_that_knows_the_line_itself_is_believed() -> None:

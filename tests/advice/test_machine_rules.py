@@ -24,7 +24,7 @@ ROUNDS = 2  # `make stress` takes more
 HARDWARE = (
     "alternating", "cpu_limit", "cpu_starved", "fragmentation", "gpu_errors", "gpu_free", "gpu_memory_creep",
     "gpu_memory_full", "gpu_memory_pressure", "gpu_memory_uneven", "gpu_throttle", "gpu_uneven",
-    "gpu_util_lies", "host_memory", "io_pressure", "low_gpu", "memory_creep", "pcie_link",
+    "gpu_util_lies", "handles_creep", "host_memory", "io_pressure", "low_gpu", "memory_creep", "pcie_link",
     "room_to_grow", "swap",
 )  # fmt: skip
 
@@ -68,6 +68,7 @@ PLANTED: dict[str, dict[str, Change]] = {
                                        "sm_clock_mhz": 900 if t % 20 < 5 else 1900}},
     "gpu_uneven": {"gpu": [{"util_pct": 95.0}, {"util_pct": 50.0}]},
     "gpu_util_lies": {"gpu": {"power_w": 200.0}},
+    "handles_creep": {"process": lambda t: [{**PROCESS, "fds": round(100 + 3 * t)}]},
     "host_memory": {"memory": {"used_bytes": 250 * GB, "available_bytes": 6 * GB}},
     "io_pressure": {"pressure": [{"resource": "io", "scope": "cgroup", "some_pct": 60.0,
                                   "full_pct": 50.0}], "disk": {"busy_pct": 99.0}},
@@ -105,6 +106,33 @@ def test_a_rule_fires_on_its_cause_and_no_other_rule_does(rule: str) -> None:
     assert finding.evidence
     assert finding.why
     assert finding.todo
+
+
+def test_a_process_that_ends_has_grown_although_its_last_reading_is_small() -> None:
+    def leak(t: float) -> list[dict]:
+        size = round(4 * GB + 50e6 * t) if t < 20 else GB
+        return [{**PROCESS, "rss_bytes": size, "fds": round(size / 10**7)}]
+
+    rules = ("memory_creep", "handles_creep")
+    found = judge(record(20, process=leak), *rules, limits={"handles_creep.least_pct": 1})
+    assert find(found) == set(rules)
+
+
+@pytest.mark.parametrize(
+    ("process", "told"),
+    [
+        (lambda t: {"threads": round(20 + t)}, "threads"),
+        (lambda t: {"threads": round(20 + t), "fds": round(100 + 3 * t)}, "threads"),
+        (lambda t: {"fds": 100 + 300 * (t > 60)}, None),  # more at once, and no more since then
+        (lambda t: {"fds": round(5000 + 3 * t)}, None),  # a small part of what it has open
+        (lambda t: {"fds": round(100 + t / 10)}, None),
+    ],
+)
+def test_what_grows_all_the_time_is_told_and_what_has_grown_is_not(
+    process: Callable[[float], dict], told: str | None
+) -> None:
+    advice = judge(record(120, process=lambda t: [{**PROCESS, **process(t)}]), "handles_creep")
+    assert [told in one.title for one in advice.findings] == [True] * (told is not None)
 
 
 def test_a_healthy_machine_gets_no_advice() -> None:
@@ -211,14 +239,23 @@ def test_growing_workers_are_told_apart_from_a_growing_program() -> None:
     assert finding.who[0].startswith("workers of pid")
 
 
+def test_growth_of_half_a_minute_is_mentioned() -> None:
+    grows = {"process": lambda t: {"rss_bytes": round(GB + 1e6 * t * 20)}}
+    (finding,) = judge(record(30, **grows), "memory_creep").findings
+    assert finding.severity == "info"  # it may be how the program starts
+    (finding,) = judge(record(90, **grows), "memory_creep").findings
+    assert finding.severity == "critical"
+
+
 def test_growth_names_its_line_or_how_to_find_it() -> None:
     (rule,) = load_rules(["memory_creep"])
     line = {"file": "/job/app.py", "lineno": 7, "func": "parse", "type": "str", "grown_bytes": 4e8}
 
     def judge_growth(most: object, heap_bytes: float | None) -> Verdict:
         rows = [
-            SimpleNamespace(piece=at, host="h", pid=9, own=True, process=9, readings=5, most=most,
-                            bytes=1e9 + 1e8 * at, heap_bytes=heap_bytes)
+            SimpleNamespace(piece=at, last_piece=at, part=at + 1, host="h", pid=9, own=True,
+                            process=9, begin_s=10.0 * at, end_s=10.0 * at + 9, readings=5,
+                            most=most, bytes=1e9 + 1e8 * at, heap_bytes=heap_bytes)
             for at in range(8)
         ]  # fmt: skip
         return next(iter(rule.module.judge(rows, rule.limits)))
@@ -229,6 +266,15 @@ def test_growth_names_its_line_or_how_to_find_it() -> None:
     outside = judge_growth({**line, "grown_bytes": 1e6}, 2e6)
     assert outside.line == "" and "outside Python's own heap" in outside.title
     assert "sonde config 9 source.heap=on" in judge_growth(None, None).todo
+
+
+def test_threads_that_others_keep_from_running_are_not_the_jobs_doing() -> None:
+    busy = {"cpu": {"busy_pct": 100.0, "cores": 2}}
+    others = record(60, **busy, process={"run_wait_pct": 480.0, "user_pct": 6.0, "system_pct": 1.0})
+    (finding,) = judge(others, "cpu_starved").findings
+    assert (finding.severity, finding.title.split()[0]) == ("info", "Other")
+    own = record(60, **busy, process={"run_wait_pct": 480.0, "user_pct": 80.0, "system_pct": 1.0})
+    assert judge(own, "cpu_starved").findings[0].severity == "warning"
 
 
 def test_pressure_without_full_memory_is_not_a_lack_of_memory() -> None:

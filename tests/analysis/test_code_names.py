@@ -26,6 +26,8 @@ STANDARD = "/opt/py/lib/python3.12"
         (f"{SITE}/sonde/job/recorder.py", "sonde"),
         ("/src/sonde/session/files.py", "sonde"),
         ("/home/me/sonde/train/loop.py", "mine"),
+        ("/home/me/sonde/train.py", "mine"),
+        ("/home/me/sonde/job/main.py", "mine"),
     ],
 )
 def test_a_file_is_mine_a_library_s_or_python_s(file: str, owner: str) -> None:

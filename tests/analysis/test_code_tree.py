@@ -16,6 +16,7 @@ LOADS = ("loads", f"{STANDARD}/json/__init__.py", 300, 290)
 DECODE = ("JSONDecoder.decode", f"{STANDARD}/json/decoder.py", 337, 330)
 BOOT = ("Thread._bootstrap", f"{STANDARD}/threading.py", 1000, 990)
 GET = ("Queue.get", f"{STANDARD}/queue.py", 170, 150)
+TAKE = ("take", "/job/app.py", 30, 29)
 SELECT = ("EpollSelector.select", f"{STANDARD}/selectors.py", 468, 440)
 FROZEN = ("_call_with_frames_removed", "<frozen importlib._bootstrap>", 241, 233)
 
@@ -53,6 +54,27 @@ def test_what_a_decorator_made_is_named_by_what_it_calls() -> None:
     assert draw(read(recording)) == ["main 10+0 :5", "  torch.Adam.step 10+0 :5"]
 
 
+def test_what_takes_most_of_the_time_of_a_library_call_is_named_below_it() -> None:
+    render = ("Template.render", f"{SITE}/django/template/base.py", 172, 160)
+    get = ("QuerySet.get", f"{SITE}/django/db/models/query.py", 631, 600)
+    clone = ("QuerySet._clone", f"{SITE}/django/db/models/query.py", 900, 890)
+    recording = (
+        FakeRecording()
+        .see([MAIN, render], 10)
+        .see([MAIN, render, get], 50, wall=40)
+        .see([MAIN, render, get, clone], 70, wall=20)
+        .see([MAIN, render, clone], 80)
+    )
+    assert draw(read(recording, hot_calls=True)) == [
+        "main 80+0 :5",
+        "  django.Template.render 80+0 :5",
+        "    … QuerySet.get 60+0 :631",
+        "    (in libraries) 20+0 :5",
+    ]
+    recording.see([MAIN, render, clone], 180, wall=100)
+    assert draw(read(recording, hot_calls=True))[-1] == "  django.Template.render 180+0 :5"
+
+
 def test_own_code_that_a_library_calls_is_told_in_full() -> None:
     inner = ("hook", "/job/app.py", 30, 28)
     recording = FakeRecording().see([MAIN, LOADS, DECODE, inner], 10)
@@ -87,7 +109,8 @@ def test_threads_and_event_loops_without_work_are_left_out_and_counted() -> None
         FakeRecording()
         .see([MAIN, GET], 10, cpu=0)  # one's own code waits for the queue
         .see([MAIN, run, SELECT], 30, wall=20, cpu=0)  # the event loop has nothing to do
-        .see([BOOT, GET], 40, cpu=0, wall=40, thread=101)  # a worker of a pool
+        .see([BOOT, GET], 30, cpu=0, wall=30, thread=101)  # a worker of a pool
+        .see([BOOT, TAKE, GET], 10, cpu=0, wall=10, thread=102)  # one of the program's own
     )
     tree = read(recording)
     assert draw(tree) == ["main 0+10 :5", "  queue.Queue.get 0+10 :5"]

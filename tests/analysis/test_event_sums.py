@@ -46,13 +46,13 @@ class Hand:
 
     def span(self, name, at_ms, dur_ms, *, domain=None, kind="span", paused_ms=0) -> None:
         self._span(self.start_ns + at_ms * MS, dur_ms * MS, name, domain, kind, 1, None, 1, 1,
-                   paused_ms * MS, None, None, None)  # fmt: skip
+                   paused_ms * MS, None, None, None, 0)  # fmt: skip
 
     def count(self, name, at_ms, value) -> None:
-        self._counter(self.start_ns + at_ms * MS, name, None, value, None, 1)
+        self._counter(self.start_ns + at_ms * MS, name, None, value, None, 1, 0)
 
     def mark(self, name, at_ms) -> None:
-        self._marker(self.start_ns + at_ms * MS, name, None, "process", 1, None, 1)
+        self._marker(self.start_ns + at_ms * MS, name, None, "process", 1, None, 1, 0)
 
     def read(self, since_ms: int, until_ms: int, **choice: object) -> EventReport:
         """Of a window, later than which it is now."""

@@ -7,12 +7,16 @@ import os
 import pstats
 import signal
 
+import pytest
+
 import sonde
 from conftest import wait_for
 from sonde import _core
 from sonde.job.recorder import recorder
 from sonde.job.sources import call as source
 from support.call_programs import HEAD, ON, by_name, read
+
+pytestmark = pytest.mark.usefixtures("no_collector")
 
 ENDED = """
 def fib(n): return n if n < 2 else fib(n - 1) + fib(n - 2)

@@ -33,7 +33,7 @@ def test_places_are_own_lines_and_what_they_call_whoever_called_them() -> None:
     )
     assert find(recording) == [
         HotPlace("parse", "/job/app.py", 20, "json.loads", "serialising and parsing", "working",
-                 0.06, 59.4),
+                 0.06, 59.4, "main (/job/app.py:5)"),
         HotPlace("main", "/job/app.py", 5, "", "", "waiting", 0.03, 29.7),
         HotPlace("main", "/job/app.py", 5, "", "", "working", 0.01, 9.9),
     ]  # fmt: skip

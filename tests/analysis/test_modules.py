@@ -21,6 +21,7 @@ from sonde.job.recorder import recorder
 from sonde.store.recording import Recording, open_recording
 from sonde.tables.overhead import Overhead
 from support.handmade_model import Job, Part, make_gpt
+from support.needs import need
 from support.places import TESTS
 
 _OFF = dict(collector="off", source_stack="off", source_torch="off", source_gc="off")
@@ -481,9 +482,9 @@ for _ in range(5):
 
 
 @pytest.mark.parametrize("how", ["plain", "checkpoint"])
-def test_a_real_model_adds_up(how: str, run) -> None:
-    pytest.importorskip("torch")
-    folder = run(TRAIN, how).stdout.strip()
+def test_a_real_model_adds_up(how: str, run_torch) -> None:
+    need("torch")
+    folder = run_torch(TRAIN, how).stdout.strip()
     report = read(target=folder)
     assert_adds_up(report.nodes)
     (steps,) = report.steps

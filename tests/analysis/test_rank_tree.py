@@ -57,6 +57,19 @@ def test_a_thousand_ranks_are_one_picture_with_the_outlier_first() -> None:
     ]
 
 
+def test_the_workers_of_a_server_are_processes_like_the_one_that_started_them() -> None:
+    rows = [
+        make_row(None, 0, stack, pid=pid, is_child=pid > 4242, threads=[make_thread(pid, stack)])
+        for pid, stack in ((4242, WAITING[1:]), (4243, STUCK), (4244, WAITING), (4245, WAITING))
+    ]
+    lines = draw(rows)
+    assert lines[0] == "Job train-7: 4 processes" and "Other threads" not in lines
+    named = [line.partition(":")[0] for line in lines[3:6]]
+    assert named == ["  process 4242", "  process 4243", "  2 processes (4244, 4245)"]
+    ranks = [make_row(0, 2, WAITING), make_row(1, 2, WAITING), make_row(1, 2, STUCK, is_child=True)]
+    assert draw(ranks)[0] == "Job train-7: 2 ranks and 1 process that they started"
+
+
 def test_the_tree_branches_where_stacks_differ_and_says_who_is_inside() -> None:
     deeper = [["recv", "/job/trainer.py", 3], *WAITING[1:]]
     rows = [make_row(0, 3, WAITING), make_row(1, 3, deeper), make_row(2, 3, WAITING[1:])]

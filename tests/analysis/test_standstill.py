@@ -17,7 +17,7 @@ from sonde.analysis.standstill import (
     add_lock,
     find_standstill,
 )
-from sonde.session.lock_waits import HeldLock
+from sonde.session.held_lock import HeldLock
 
 PID = 100
 PY = "/usr/lib/python3.11"

@@ -13,6 +13,7 @@ import time
 import pytest
 
 from conftest import wait_for
+from sonde import _core
 from sonde.session import list_sessions, runs
 
 PROGRAM = """
@@ -113,8 +114,22 @@ def test_a_command_that_is_over_at_once_has_a_profile(sonde_cli) -> None:
         code = "sum(range(2_000_000))"
         done = sonde_cli("profile", "--format", "json", "--", sys.executable, "-c", code,
                          SONDE_COLLECTOR="off")  # fmt: skip
-        assert done.returncode == 0, done.stderr
+        assert done.returncode == 0 and done.stdout, done.stderr
         assert json.loads(done.stdout)["samples"] > 0
+
+
+def test_a_run_waits_for_a_recording_that_is_only_starting(start) -> None:
+    start(RECORDED)
+    (session,) = list_sessions(os.environ["SONDE_DIR"])
+    page = session.map_control(writable=True)
+    # As it is before the first source has started.
+    _core.control_on(page, False)
+    _core.control_state(page, _core.STARTING)
+    run = runs.start(session, runs.RunOptions())
+    _core.control_on(page, True)
+    _core.control_state(page, _core.RUNNING)
+    run.wait_running(100)
+    run.stop()
 
 
 def test_a_command_that_is_no_python_keeps_its_exit_code_and_one_line_says_why(sonde_cli) -> None:

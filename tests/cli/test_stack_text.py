@@ -5,6 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 
 from sonde.attach.native_names import shorten_name
+from sonde.cli._native_text import is_ours
 from sonde.cli._stack_text import Painter, StackText
 from sonde.session.stack_table import StackFrame, ThreadStack
 
@@ -39,6 +40,23 @@ def test_equal_threads_are_one_and_the_time_is_that_of_the_youngest() -> None:
         "    Queue.get (queue.py:171)",
         "    worker (app/pool.py:4)",
     ]
+
+
+def test_what_stands_above_a_stack_keeps_to_the_width_and_says_a_name_once() -> None:
+    text = StackText(Painter(coloured=True), "/job", 0, width=40)
+    threads = [make(n, "AnyIO worker thread", GET[:1]) for n in (1, 2)]
+    assert list(text.draw_threads(threads, {}))[1:3] == [
+        '\x1b[1m2 threads\x1b[0m "AnyIO worker thread"  idle',
+        "  for 5.0s: waits for a condition",
+    ]
+
+
+def test_frames_of_sonde_between_those_of_the_program_are_not_shown() -> None:
+    ours = StackFrame(
+        "get_response", "/v/lib/python3.12/site-packages/sonde/job/sources/request.py", 8, 0
+    )
+    lines = draw(make(1, "a", [GET[2], ours, GET[2]]))
+    assert lines[2:] == ["    worker (app/pool.py:4)"] * 2
 
 
 def test_threads_that_differ_in_state_or_have_locals_are_told_apart() -> None:
@@ -109,6 +127,8 @@ def test_calls_of_the_interpreter_and_starts_of_threads_are_left_out() -> None:
         "    pool::work (libown.so)",
     ]
     assert len(draw(make(1, "a", frames[-2:]))) == 4  # without Python, all of it
+    ours = c("watch", "python3.11/site-packages/sonde/_core.cpython-311.so")
+    assert is_ours([*frames[:1], ours]) and not is_ours(frames) and not is_ours(frames[-2:])
 
 
 def test_names_of_functions_are_short() -> None:

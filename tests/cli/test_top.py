@@ -23,10 +23,9 @@ import pytest
 
 import sonde
 from conftest import TIMEOUT_S
-from sonde.session import Session
-from sonde.tui import shares
+from sonde.session import Session, list_sessions
 from sonde.tui.grid import cut
-from sonde.tui.page import Choice, make_page, measure
+from sonde.tui.page import Choice, list_own_shares, make_page, measure
 from sonde.tui.process import TopProcess, open_processes
 from sonde.tui.screen import Top
 from support.watched_process import BUSY, SHARES
@@ -246,13 +245,11 @@ def test_json_and_csv_hold_the_numbers_of_the_model(ended: TopProcess, sonde_cli
     args = ("top", ended.session.pid, "--window", "start", "--by", "cpu")
     rows = json.loads(sonde_cli(*args, "--format", "json").stdout)
     weighed = ended.weigh(None, "cpu", idle=True)
-    expected = {
-        tuple(s.unit): s.self_ns for s in shares.list_shares(weighed, weighed.tree.functions)
-    }
+    found = list_own_shares(Choice("functions", "cpu", None, True), weighed)
+    expected = {tuple(share.unit): share.self_ns for share in found}
     assert {(r["func"], r["file"], r["line"]): r["self_ns"] for r in rows} == expected
     lines = csv.DictReader(io.StringIO(sonde_cli(*args, "--format", "csv").stdout))
-    found = {(r["func"], r["file"], int(r["line"])): int(r["self_ns"]) for r in lines}
-    assert found == expected
+    assert {(r["func"], r["file"], int(r["line"])): int(r["self_ns"]) for r in lines} == expected
     threads = sonde_cli("top", ended.session.pid, "--view", "threads", "--format", "json")
     assert [row["name"] for row in json.loads(threads.stdout)] == ["MainThread"]
 
@@ -332,3 +329,14 @@ def test_no_color_means_none(ended: TopProcess) -> None:
 def test_once_on_a_terminal_prints_one_table(ended: TopProcess) -> None:
     drawn = watch_terminal(ended.session.pid, "--once", keys=b"")
     assert "total %" in drawn and "spin" in drawn and "\x1b[?1049h" not in drawn
+
+
+def test_a_process_that_is_not_recorded_is_looked_at_and_left_as_it_was(
+    start, root, sonde_cli
+) -> None:
+    child = start(
+        "def spin():\n    while True: sum(range(1000))\nprint('ready', flush=True)\nspin()"
+    )
+    shown = sonde_cli("top", str(child.pid), "--once", "--window", "1s").stdout
+    assert "spin" in shown and "program0.py:" in shown and "attached.py" not in shown, shown
+    assert child.poll() is None and not list(list_sessions(str(root)))

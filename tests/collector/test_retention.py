@@ -176,3 +176,13 @@ def test_limits_are_enforced_as_soon_as_much_has_been_archived(large: Session, r
     assert measure(root) > room
     one.run(2.0, room // 17)
     assert measure(root) <= room
+
+
+def test_where_files_are_memory_a_share_of_it_is_the_limit(
+    large: Session, root: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    whole = measure(root)
+    monkeypatch.setattr(retention, "find_memory_limit", lambda _folder: 4 * whole)
+    retention.Retention(str(root), limits()).run(0.0, 0)
+    assert measure(root) <= whole // 2
+    assert count_losses(large)["kept"] > 0

@@ -102,9 +102,11 @@ def test_a_shared_place_has_every_row_once_and_answers_like_the_recording(
     process.communicate(timeout=120)
     session = only_session()
     wait_for(lambda: (known := read_shipped(session)) is not None and known.whole)
+    targets = (session.folder, str(place), f"{place}#train")
+    here, *there = (open_recording(target) for target in targets)
     for sql in SAME:
-        assert ask(place, sql) == ask(session.folder, sql), sql
-        assert ask(f"{place}#train", sql) == ask(session.folder, sql), sql
+        rows = here.query(sql).to_pylist()
+        assert [one.query(sql).to_pylist() for one in there] == [rows, rows], sql
     (leaf,) = ask(
         place, "SELECT frames FROM python.stack_sample WHERE frames LIKE '%work (%' LIMIT 1"
     )
@@ -190,6 +192,35 @@ def test_a_segment_that_is_sent_again_replaces_itself(run, tmp_path: Path) -> No
     assert [(file.first, file.last) for file in listing.files] == [
         (0, 1000), (1000, 2000), (2000, 3000),
     ]  # fmt: skip
+
+
+def test_a_file_of_a_shipper_that_was_killed_before_it_noted_it_is_removed(
+    run, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    place = tmp_path / "place"
+    run(BRIEF, SONDE_ARCHIVE_TO=str(place))
+    session = only_session()
+    write = FleetPlace.write
+
+    def write_and_die(self: FleetPlace, path: str, data: bytes) -> None:
+        write(self, path, data)
+        if "job.row" in path:
+            raise KeyboardInterrupt
+
+    with monkeypatch.context() as patch, pytest.raises(KeyboardInterrupt):
+        patch.setattr(FleetPlace, "write", write_and_die)
+        Shipper(os.environ["SONDE_DIR"]).step(0.0)
+    (lost,) = place.glob("job.row/*/*.live.parquet")
+    known = read_shipped(session)
+    assert known is not None and [Path(path) for path in known.covered or ()] == [lost]
+    known.covered = {str(lost): 0}  # long ago
+    known.write(session.path("shipped.json"))
+    _make_segments(session)
+    Shipper(os.environ["SONDE_DIR"]).step(2000.0)
+    assert not lost.exists()
+    assert ask(place, "SELECT COUNT(*) AS n, COUNT(DISTINCT n) AS d FROM job.row") == [
+        {"n": 3000, "d": 3000}
+    ]
 
 
 def test_a_file_stays_a_while_after_its_successor_for_those_who_read_it(

@@ -7,6 +7,7 @@ import json
 import os
 import pstats
 import pty
+import re
 import signal
 import subprocess
 import sys
@@ -17,6 +18,7 @@ import pytest
 import sonde
 from conftest import wait_for
 from sonde import Error, plugins
+from sonde.export.files import write_with
 from support.browser import drive
 from support.handmade_stacks import (
     HOSTILE,
@@ -118,6 +120,13 @@ def pid(start) -> int:
         WHERE EXISTS (SELECT 1 FROM python.thread WHERE name = 'waiter')"""
     wait_for(lambda: sonde.open(process.pid).query(seen)["ok"][0].as_py())
     return process.pid
+
+
+@pytest.mark.parametrize("name", [".", "missing/page.html"])
+def test_a_place_where_no_file_can_be_is_an_error_of_one_line(name: str, tmp_path: Path) -> None:
+    path = str(tmp_path / name)
+    with pytest.raises(Error, match=re.escape(path)):
+        write_with(path, True, False, lambda file: file.write("x"))
 
 
 def test_a_live_program_is_exported_under_its_sessions_name(

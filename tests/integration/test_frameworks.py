@@ -38,6 +38,13 @@ def assert_adds_up(report: ModuleReport) -> None:
         assert sum(node.total_s for node in report.nodes if node.up is None) <= 1.02 * inside
 
 
+def assert_names(sonde_cli, *names: str) -> None:
+    """Assert that the tree names the function of the program, and the line where it is."""
+    shown = sonde_cli("tree", "program.py", "--limit", "0").stdout.splitlines()
+    for name in names:
+        assert any(name in line and "program.py:" in line for line in shown), "\n".join(shown)
+
+
 TRANSFORMERS = """
 import json, sys, time, warnings
 warnings.simplefilter("ignore")
@@ -50,8 +57,10 @@ model = LlamaForCausalLM(config).train()
 if sys.argv[1] == "checkpoint": model.gradient_checkpointing_enable()
 optimizer = torch.optim.AdamW(model.parameters())
 ids = torch.zeros(2, 8, dtype=torch.long)
+def tokenize(): time.sleep(0.03)
 ends = []
 for _ in range(5):
+    tokenize()
     model(input_ids=ids, labels=ids, use_cache=False).loss.backward()
     optimizer.step(); optimizer.zero_grad(); ends.append(time.perf_counter())
 took = ends[-1] - ends[0]
@@ -65,7 +74,7 @@ print(json.dumps(took))
 
 
 @pytest.mark.parametrize("way", ["compile", "checkpoint"])
-def test_blocks_of_transformers_are_seen_and_folded(run, root, way: str) -> None:
+def test_blocks_of_transformers_are_seen_and_folded(run, root, sonde_cli, way: str) -> None:
     pytest.importorskip("transformers", minversion="5")
     done = run(START + TRANSFORMERS, way)
     report = read()
@@ -78,6 +87,7 @@ def test_blocks_of_transformers_are_seen_and_folded(run, root, way: str) -> None
     assert block.times == 3 and {"mlp", "self_attn"} <= {node.label for node in block.children}
     assert block.total["backward"] > 0
     assert ("recompute" in block.total) == (way == "checkpoint")
+    assert_names(sonde_cli, "tokenize")
 
 
 LIGHTNING = """
@@ -116,7 +126,7 @@ pl.Trainer(
 
 
 @pytest.mark.parametrize("way", ["automatic", "accumulate", "manual"])
-def test_lightning_counts_each_moment_once(run, root, way: str) -> None:
+def test_lightning_counts_each_moment_once(run, root, sonde_cli, way: str) -> None:
     pytest.importorskip("lightning.pytorch")
     run(START + LIGHTNING, way)
     training, evaluation = read(), read(evaluation=True)
@@ -128,9 +138,11 @@ def test_lightning_counts_each_moment_once(run, root, way: str) -> None:
     # What `training_step` does outside of modules is not the optimizer's.
     outside = steps.other + steps.host_to_device
     assert outside >= 0.004 and steps.optimizer < outside
+    assert_names(sonde_cli, "Model.training_step", "time.sleep")
 
 
 ACCELERATE = """
+import time
 import torch
 from accelerate import Accelerator
 from sonde.integrations.accelerate import SondeTracker
@@ -140,7 +152,9 @@ model = torch.nn.Linear(4, 1)
 optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
 data = torch.utils.data.DataLoader(torch.ones(8, 4), batch_size=2)
 model, optimizer, data = accelerator.prepare(model, optimizer, data)
+def read_shard(): time.sleep(0.05)
 for batch in data:
+    read_shard()
     accelerator.backward(model(batch).square().mean()); optimizer.step(); optimizer.zero_grad()
     accelerator.log({"loss": 1.5})
 model.eval()
@@ -150,7 +164,7 @@ accelerator.end_training()
 """
 
 
-def test_accelerate_records_without_a_configuration(run, root) -> None:
+def test_accelerate_records_without_a_configuration(run, root, sonde_cli) -> None:
     pytest.importorskip("accelerate")
     run(ACCELERATE, SONDE_COLLECTOR="off")
     recording = open_recording()
@@ -159,3 +173,4 @@ def test_accelerate_records_without_a_configuration(run, root) -> None:
     assert len(recording.query("SELECT * FROM job.loop_metric")) == 4
     kinds = recording.query("SELECT training FROM python.torch_step ORDER BY step").to_pylist()
     assert [row["training"] for row in kinds] == [True] * 4 + [False] * 4
+    assert_names(sonde_cli, "read_shard")

@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import json
 import os
 import signal
 import subprocess
 import sys
 import urllib.request
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 import pytest
@@ -85,12 +87,17 @@ def test_django_where_the_time_of_many_queries_went(run, sonde_cli) -> None:
 
 
 GUNICORN = """
-import os, time
+import functools, os, time
 def fetch_slowly(): time.sleep(0.03)
+@functools.cache
+def is_slow():
+    try: os.close(os.open("slow", os.O_CREAT | os.O_EXCL))
+    except FileExistsError: return False
+    return True
 def app(environ, start_response):
-    if os.getpid() % 2: fetch_slowly()  # one of two workers, as their pids follow each other
+    if is_slow(): fetch_slowly()  # one of four workers
     start_response("200 OK", [("Content-Type", "text/plain")])
-    return [str(os.getpid()).encode()]
+    return [b"slow" if is_slow() else b"fast"]
 """
 
 
@@ -106,18 +113,18 @@ def test_gunicorn_which_worker_differs(tmp_path: Path, root: Path, sonde_cli) ->
         try:
             wait_for(lambda: told.exists() and told.read_text().count("Booting worker") == 4)
             port = told.read_text().partition("Listening at: http://127.0.0.1:")[2].split()[0]
-            seen = set[bytes]()
+            seen: list[bytes] = []
 
-            def ask() -> bool:
+            def ask(_number: int) -> None:
                 with urllib.request.urlopen(f"http://127.0.0.1:{port}/") as answer:
-                    seen.add(answer.read())
-                return len({int(pid) % 2 for pid in seen}) == 2
+                    seen.append(answer.read())
 
-            wait_for(ask)
-            for _ in range(60):
-                ask()
+            with ThreadPoolExecutor(4) as many:
+                wait_for(lambda: list(many.map(ask, range(20))) and seen.count(b"slow") > 40)
             shown = sonde_cli("top", "gunicorn", "--once", "--window", "5min").stdout
-            assert "fetch_slowly" in shown and "shop.py:3" in shown
+            assert "fast" in map(bytes.decode, seen)
+            differs = [line for line in shown.splitlines() if "% in fetch_slowly" in line]
+            assert len(differs) == 1 and "shop.py:3" in differs[0], shown
         finally:
             os.killpg(server.pid, signal.SIGKILL)
 
@@ -125,24 +132,61 @@ def test_gunicorn_which_worker_differs(tmp_path: Path, root: Path, sonde_cli) ->
 CELERY = """
 import time
 from celery import Celery
-app = Celery("shop", broker="memory://", task_always_eager=True)
+folders = ("data_folder_in", "data_folder_out", "processed_folder", "control_folder")
+app = Celery("shop", broker="filesystem://", broker_transport_options=dict.fromkeys(folders, "."))
+def fetch_picture(n): time.sleep(0.2)
 @app.task
-def resize(n): time.sleep(0.7 * n); return n
+def resize(n): fetch_picture(n); return n
 @app.task
 def fail(): raise KeyError("no such order")
-for n in range(3): assert resize.delay(n).get() == n
-assert fail.delay().failed()
+if __name__ == "__main__":
+    for n in range(3): app.send_task("shop.resize", [n])
+    app.send_task("shop.fail")
 """
 
 
-def test_celery_which_task_is_slow_and_which_fails(run, sonde_cli) -> None:
+def test_celery_which_task_is_slow_and_which_fails(tmp_path: Path, root: Path, sonde_cli) -> None:
     pytest.importorskip("celery")
-    run(CELERY, **RECORDED)
-    lines = sonde_cli("requests", "program.py").stdout.splitlines()
+    (tmp_path / "shop.py").write_text(CELERY)
+    subprocess.run([sys.executable, "shop.py"], cwd=tmp_path, check=True, timeout=240)
+    told = tmp_path / "told"
+    command = [sys.executable, "-m", "celery", "-A", "shop", "worker", "-c", "2", "-l", "info",
+               "-f", str(told)]  # fmt: skip
+    with subprocess.Popen(
+        command, cwd=tmp_path, env={**os.environ, **RECORDED}, start_new_session=True,
+        stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL,
+    ) as worker:  # fmt: skip
+        try:
+            done = ("succeeded in", "raised unexpected")
+            wait_for(lambda: told.exists() and sum(map(told.read_text().count, done)) == 4)
+            lines = sonde_cli("requests", "celery").stdout.splitlines()
+        finally:
+            os.killpg(worker.pid, signal.SIGKILL)
     (slow,) = [line for line in lines if line.startswith("task shop.resize")]
     (failed,) = [line for line in lines if line.startswith("task shop.fail")]
     assert slow.split()[2] == "3" and failed.split()[-2] == "1"
-    assert any("time.sleep, called by resize (" in line for line in lines)
+    called = "time.sleep, called by fetch_picture (shop.py:6), called by resize (shop.py:8)"
+    assert any(called in line for line in lines)
+
+
+POOL = """
+import multiprocessing, sys, time
+def parse(n): return sum(i * i for i in range(300_000))
+if __name__ == "__main__":
+    with multiprocessing.get_context(sys.argv[1]).Pool(2) as pool:
+        pool.map(parse, range(8), chunksize=1)
+        pool.close()
+        pool.join()
+"""
+
+
+@pytest.mark.parametrize("way", ["fork", "spawn"])
+def test_a_pool_is_one_job_and_names_what_its_workers_do(run, sonde_cli, way: str) -> None:
+    run(POOL, way, **RECORDED)
+    (first, *rest) = json.loads(sonde_cli("ps", "--format", "json").stdout)
+    assert len(rest) == 2 and {row["job"] for row in rest} == {first["job"]}
+    lines = sonde_cli("tree", first["job"], "--sort", "working").stdout.splitlines()
+    assert any("parse" in line and "program.py:3" in line for line in lines)
 
 
 DASK = """
@@ -205,4 +249,4 @@ def test_a_tool_keeps_its_exit_code_and_shows_where_its_time_went(
         assert "build" in shown and "test_slow.py:2" in shown
     else:
         assert done.returncode == 0, done.stderr
-        assert "mypy" in shown
+        assert "mypy.__main__" in shown  # what mypyc has compiled has no frames of Python

@@ -17,7 +17,7 @@ need("torch")
 
 # The causes that users have most often, and a loop that has none.
 CHOSEN = ("deadlock", "starved_loader", "gc_storm", "lock_fight", "gil_fight", "list_search",
-          "healthy_shop", "healthy_torch")  # fmt: skip
+          "pool_in_pool", "healthy_shop", "healthy_torch")  # fmt: skip
 
 
 def check(scenario: Scenario, root: Path) -> None:

@@ -33,7 +33,7 @@ class Shell:
 def test_a_recording_and_advice_show_themselves_and_escape_names() -> None:
     recording = sonde.open(str(GOLDEN / "sealed") + "/")
     shown = recording._repr_html_()
-    assert f"<bdi>{recording.sessions[0].pid:,}</bdi>" in shown and ".query(sql)" in shown
+    assert f"<bdi>{recording.sessions[0].pid}</bdi>" in shown and ".query(sql)" in shown
     finding = Finding("swap", HOSTILE, "critical", "most", 3, 3, 0.6, None, "", "",
                       {"util_pct": 43.2}, [], HOSTILE, "why", "do this")  # fmt: skip
     advice = Advice("", "", 10.0, 3, 0.0, ["one"], [finding])
@@ -60,6 +60,26 @@ def test_the_magics_profile_a_cell_and_ask_a_recording(run) -> None:
         "except sonde.Error as error: print('%sonde query' in str(error))\n"
     )
     assert done.stdout.split() == ["42", "True"]
+
+
+def test_a_cell_that_waits_is_not_hidden_by_threads_of_the_kernel(run) -> None:
+    done = run(
+        "import threading, time\nfrom types import SimpleNamespace\nimport sonde\n"
+        "kernel = {}\nname = '/opt/site-packages/kernel.py'\n"
+        "exec(compile('import time\\ndef beat():\\n  time.sleep(60)', name, 'exec'), kernel)\n"
+        "for _ in range(4): threading.Thread(target=kernel['beat'], daemon=True).start()\n"
+        "class Shell(dict):\n"
+        "  def register_magic_function(self, act, kind, name): self[kind] = act\n"
+        "  def run_cell(self, cell):\n"
+        "    exec(compile(cell, '/tmp/cell.py', 'exec'), {}); return SimpleNamespace(success=True)\n"
+        "shell = Shell(); sonde.load_ipython_extension(shell)\n"
+        "cell = 'import time\\ndef fetch():\\n  time.sleep(0.4)\\nfetch()'\n"
+        "rows = shell['cell']('', cell).table()\n"
+        "print(rows[0]['func'], round(rows[0]['self_pct']), {row['func'] for row in rows})\n"
+    )
+    func, share, *rest = done.stdout.split(maxsplit=2)
+    assert func == "fetch" and int(share) > 90, done.stdout
+    assert "beat" not in rest[0] and "profile_cell" not in rest[0]
 
 
 def test_a_real_ipython_loads_the_extension() -> None:

@@ -150,3 +150,17 @@ print(os.getpid())
     grandchild, pid = map(int, run(HEAD + code).stdout.split())
     wait_for(lambda: find_session(grandchild) is not None)
     assert find_session(grandchild).meta.parent == find_session(pid).id
+
+
+def test_a_short_child_of_multiprocessing_ends_without_touching_the_recording(run) -> None:
+    code = """
+import multiprocessing, multiprocessing.util
+from sonde.job.recorder import recorder
+sonde.start(collector="off")
+def tell(): print(recorder.lock.is_inherited(), flush=True)
+def work(): multiprocessing.util.Finalize(None, tell, exitpriority=-200)  # after ours
+child = multiprocessing.get_context("fork").Process(target=work)
+child.start()
+child.join()
+"""
+    assert run(HEAD + code).stdout.split() == ["True"]

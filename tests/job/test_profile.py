@@ -757,12 +757,19 @@ def f(): return f.last_run.id
 run_id = f()
 class Broken(logging.Handler):
     def handle(self, record): raise ValueError("of the program")
+started = sonde.profile.start()
+started.stop()
+started.stop()
 logging.getLogger().addHandler(Broken())
-print(f() != run_id, run_id)
+print(f() != run_id, run_id, started.id)
 """, SONDE_COLLECTOR="off")  # fmt: skip
-    first, second, *_, last = done.stdout.splitlines()
-    is_other, run_id = last.split()
+    first, second, *lines, last = done.stdout.splitlines()
+    is_other, run_id, started_id = last.split()
     assert is_other == "True"
+    assert [line.split()[3:5] for line in lines if started_id in line] == [
+        ["begins"],
+        ["has", "ended;"],
+    ]
     assert first == f"sonde.profile INFO {run_id} begins: f"
     assert second.startswith(f"sonde.profile INFO {run_id} has ended")
 

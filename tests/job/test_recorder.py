@@ -15,11 +15,14 @@ import pytest
 
 import sonde
 from conftest import wait_for
+from sonde.collector.retention import measure_bytes
 from sonde.errors import ConfigError, SchemaError
 from sonde.session import Session, list_sessions
 from sonde.session.ending import find_ending
 from sonde.session.target import find_sessions
 from support.many_threads import check_threads
+
+pytestmark = pytest.mark.usefixtures("no_collector")
 
 
 class Point:
@@ -342,8 +345,7 @@ def small_disk(tmp_path: Path):
     subprocess.run(["umount", "-l", str(folder)], check=True)
 
 
-def test_a_disk_that_fills_up_takes_tables_but_never_the_program(run, small_disk: Path) -> None:
-    code = """
+TABLES = """
 import sonde
 rows = [type(f"Row{i}", (), {"__annotations__": {"x": "int"}}) for i in range(4)]
 print(bool(sonde.start(collector="off", source_stack="off")))
@@ -353,21 +355,48 @@ for row in rows:
         emit(i)
 print("done")
 """
-    done = run(code, SONDE_DIR=str(small_disk / "sonde"))
+
+
+def count_kept(folder: str) -> dict[str, int]:
+    rows = read(folder, "SELECT table_name, kept FROM sonde.loss")
+    return {row["table_name"]: row["kept"] for row in rows}
+
+
+def fill(disk: Path, left: int) -> None:
+    with open(disk / "filler", "wb") as filler:
+        os.posix_fallocate(filler.fileno(), 0, 24 * 2**20 - left)
+
+
+def test_a_disk_that_fills_up_takes_tables_but_never_the_program(run, small_disk: Path) -> None:
+    fill(small_disk, 2**20)
+    done = run(TABLES, SONDE_DIR=str(small_disk / "sonde"))
     assert done.stdout.split() == ["True", "done"]
     (session,) = list_sessions(str(small_disk / "sonde"))
     (lost,) = read(session.folder, "SELECT pages_lost FROM sonde.session")
     assert lost["pages_lost"] > 0
-    kept = {
-        row["table_name"]: row["kept"]
-        for row in read(session.folder, "SELECT table_name, kept FROM sonde.loss")
-    }
-    assert kept["job.row0"] == 300_000 > kept.get("job.row3", 0)
+    kept = count_kept(session.folder)
+    assert kept["job.row0"] == 8192 > kept.get("job.row3", 0)
+
+
+def test_starting_imports_no_module_that_is_slow_to_import(run_anew) -> None:
+    code = "import sonde, sys\nsonde.start(collector='off')\nprint(*{slow} & set(sys.modules))"
+    done = run_anew(
+        code.replace("{slow}", "{'collections', 'typing', 're', 'dataclasses', 'logging'}")
+    )
+    assert done.stdout.split() == []
+
+
+def test_where_files_are_memory_they_take_a_share_of_it(run, small_disk: Path) -> None:
+    done = run(TABLES, SONDE_DIR=str(small_disk / "sonde"))
+    assert done.stdout.split() == ["True", "done"]
+    (session,) = list_sessions(str(small_disk / "sonde"))
+    assert measure_bytes(session.folder) < 24 * 2**20 // 8
+    assert min(count_kept(session.folder)[f"job.row{i}"] for i in range(4)) > 5000
+    assert session.read_config()["ring.bytes"] == 24 * 2**20 // 64
 
 
 def test_a_full_disk_at_the_start_costs_one_line(run, small_disk: Path) -> None:
-    with open(small_disk / "filler", "wb") as filler:
-        os.posix_fallocate(filler.fileno(), 0, 24 * 2**20 - 2 * 4096)
+    fill(small_disk, 2 * 4096)
     assert_unrecorded(run(BLAMELESS, SONDE_DIR=str(small_disk / "sonde")))
 
 

@@ -54,6 +54,18 @@ def test_a_pid_used_again_is_not_mistaken(start, run) -> None:
     assert session.find_state() == "killed" and not session.is_alive()
 
 
+def test_a_file_that_is_damaged_after_it_was_read_is_not_remembered(run) -> None:
+    run("import sonde; sonde.start(collector='off')")
+    (session,) = list_sessions(os.environ["SONDE_DIR"])
+    meta = Path(session.path("meta.json"))
+    text = meta.read_text()
+    meta.write_text(text.replace('"host": "', '"host": "x', 1))
+    with pytest.raises(Damaged):
+        Session(session.folder)
+    meta.write_text(text)
+    assert Session(session.folder).host == session.host
+
+
 def test_without_file_locks_the_pid_decides(start) -> None:
     process = start(SLEEP)
     (session,) = list_sessions(os.environ["SONDE_DIR"])

@@ -39,11 +39,13 @@ for i in range(1000):
 DEEP = """
 import time
 import sonde
+from sonde.session import Session
+from sonde.session.missing_names import describe_missing_names
 def dig(depth):
     if depth: return dig(depth - 1)
-    until = time.monotonic() + 0.1
-    while time.monotonic() < until: sum(range(99))
-sonde.start(collector=False, stack_bytes="16KiB", **{"stack.every": "1ms"})
+    while not describe_missing_names([session]) and time.monotonic() < end: sum(range(99))
+end = time.monotonic() + 60
+session = Session(sonde.start(collector=False, stack_bytes="16KiB", **{"stack.every": "1ms"}))
 dig(400)
 """
 

@@ -19,7 +19,9 @@ from pathlib import Path
 import pytest
 
 import sonde
+from sonde import cli
 from sonde.errors import QueryError
+from sonde.store import archive
 from sonde.store.recording import Recording
 from support import damage
 from support.places import TESTS
@@ -271,6 +273,14 @@ def test_the_command_says_once_which_archived_files_it_leaves_out(
     (line,) = done.stderr.splitlines()
     assert line.startswith(f"sonde: {first} and 1 more: not what was archived"), line
     assert (done.returncode, done.stdout) == (0, "n\n0\n")
+
+
+def test_a_command_is_silent_about_what_its_caller_left_out_before(
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    archive.left_out.add("elsewhere.parquet")
+    assert cli.main(("tables",)) == 0
+    assert capsys.readouterr().err == ""
 
 
 def test_the_command_says_in_one_line_that_a_folder_is_gone(

@@ -38,6 +38,26 @@ def test_what_was_read_stays_and_a_result_can_be_kept() -> None:
     assert count(HeldRecording(open_recording(folder).sessions)) == 2
 
 
+def test_tables_that_were_half_made_when_a_file_vanished_are_made_anew(monkeypatch) -> None:
+    folder = sonde.start(**OFF)
+    assert folder is not None
+    Machine().write_reading()
+    opened = list[str]()
+    inner = HeldRecording._open_table
+
+    def open_table(self, connection, tables, verified):
+        opened.append(tables[0].schema.table)
+        if len(opened) == 2:
+            raise FileNotFoundError("No such file or directory: as if it was just archived")
+        return inner(self, connection, tables, verified)
+
+    monkeypatch.setattr(HeldRecording, "_open_table", open_table)
+    with HeldRecording(open_recording(folder).sessions) as held:
+        both = "SELECT COUNT(*) AS n FROM system.cpu, system.memory"
+        assert held.query(both)["n"].to_pylist() == [1]
+    assert opened[0] in opened[2:]  # the first one, too
+
+
 SPAN = "SELECT COUNT(*) AS n, ANY_VALUE(name) AS name FROM event.marker"
 STACKS = "SELECT COUNT(*) >= 0 AS fine FROM python.stack"
 

@@ -127,6 +127,21 @@ def test_nothing_but_the_recording_can_be_read_and_nothing_written(
     assert sorted(os.listdir(tmp_path)) == before
 
 
+def test_the_engine_may_read_an_archive_but_nothing_that_it_leads_to(recorded: Recording) -> None:
+    folder = Path(recorded.sessions[0].folder)
+    archive = folder / "archive"
+    archive.mkdir(exist_ok=True)
+    (archive / "link").symlink_to("/etc/passwd")
+    (archive / "folder").symlink_to("/etc")
+    up = "/.." * len(archive.parts)
+    for path in (
+        f"{archive}/link", f"{archive}/folder/passwd", f"{archive}/../meta.json",
+        f"{archive}{up}/etc/passwd", f"file://{archive}{up}/etc/passwd", f"{archive}x/y",
+    ):  # fmt: skip
+        with pytest.raises(QueryError, match="no files"):
+            recorded.query(f"FROM read_text('{path}')")
+
+
 @pytest.mark.parametrize(
     "sql",
     [

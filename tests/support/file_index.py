@@ -1,4 +1,4 @@
-"""Prints docs/files.md: every file of src/sonde/ with the first sentence that it says about itself."""
+"""Writes the end of docs/layout.md: every file of src/sonde/ with the first sentence it says about itself."""
 
 from __future__ import annotations
 
@@ -7,16 +7,18 @@ import re
 from collections.abc import Iterator
 from pathlib import Path
 
-SOURCE = Path(__file__).parents[2] / "src" / "sonde"
-HEAD = """# Every file
+TOP = Path(__file__).parents[2]
+SOURCE, PAGE = TOP / "src" / "sonde", TOP / "docs" / "layout.md"
+HEAD = """## Every file
 
-Each file of `src/sonde/`, with what its first sentence says about it. [layout.md](layout.md) says what the folders
-are for and where a new line belongs. `make docs` writes this page."""
+Each file of `src/sonde/`, with what its first sentence says about it. `make docs` writes this part of the page."""
 
 
 def make_page() -> str:
-    """Return the whole page."""
-    return "\n".join([HEAD, *(line for folder in _list_folders() for line in _draw(folder))]) + "\n"
+    """Return the whole page: what people wrote, and the list as it should be."""
+    written = PAGE.read_text().partition(HEAD.partition("\n")[0])[0]
+    lines = (line for folder in _list_folders() for line in _draw(folder))
+    return written + "\n".join([HEAD, *lines]) + "\n"
 
 
 def _list_folders() -> Iterator[Path]:
@@ -28,7 +30,7 @@ def _draw(folder: Path) -> Iterator[str]:
     rows = [(path.name, text) for path in sorted(folder.iterdir()) if (text := _describe(path))]
     if rows:
         name = folder.relative_to(SOURCE).as_posix()
-        yield "\n## The ground\n" if name == "." else f"\n## `{name}/`\n"
+        yield "\n### The ground\n" if name == "." else f"\n### `{name}/`\n"
         yield "| file | what it is |\n|---|---|"
         for file, text in rows:
             yield f"| `{file}` | " + text.replace("|", "\\|") + " |"
@@ -40,13 +42,27 @@ def _describe(path: Path) -> str | None:
     if path.suffix == ".py":
         text = ast.get_docstring(ast.parse(path.read_text())) or ""
     elif path.suffix == ".c" or (path.suffix == ".h" and not path.with_suffix(".c").exists()):
-        comment = re.search(r"/\*(.*?)\*/", path.read_text(), re.DOTALL)
-        text = re.sub(r"\n \*", "\n", comment[1]) if comment else ""
+        text, header = _read_comment(path), path.with_suffix(".h")
+        if re.search(r": see \S+\.h\.?$", _cut(text)) or not path.read_text().startswith("/*"):
+            text = (header.exists() and _read_comment(header)) or text
+    elif path.suffix == ".js":
+        text = path.read_text().removeprefix('"use strict";').strip().partition("\n")[0]
+        text = text.removeprefix("//").strip("/* ")
     else:
         return None
+    return _cut(text).rstrip(".:") or None
+
+
+def _cut(text: str) -> str:
+    """Return the first sentence of a text."""
     paragraph = " ".join(text.strip().split("\n\n")[0].split())
-    return re.split(r"(?<=[.?])\s", paragraph)[0].rstrip(".:") or None
+    return re.split(r"(?<=[.?])\s", paragraph)[0]
+
+
+def _read_comment(path: Path) -> str:
+    comment = re.search(r"/\*(.*?)\*/", path.read_text(), re.DOTALL)
+    return re.sub(r"\n \*", "\n", comment[1]) if comment else ""
 
 
 if __name__ == "__main__":
-    print(make_page(), end="")
+    PAGE.write_text(make_page())

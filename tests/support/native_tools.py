@@ -51,6 +51,11 @@ def make_device(folder: Path) -> Path:
     return _build(folder, "pretend_device")
 
 
+def make_slow_reads(folder: Path) -> Path:
+    """To be preloaded: readings of stacks pause in the middle, as on a machine that is too busy."""
+    return _build(folder, "slow_reads")
+
+
 def make_itt(folder: Path) -> Tool:
     """A collector, as VTune is one."""
     return Tool(folder, "itt_collector", "INTEL_LIBITTNOTIFY64")

@@ -1,7 +1,7 @@
 """A program whose every true stack is known, doing all that makes stacks hard to read at once.
 
-Run as `python oracle.py SECONDS INTERVAL`; prints the session's folder. check_stacks() then looks
-for stacks that never existed."""
+Run as `python oracle.py SECONDS INTERVAL [chains]`; prints the session's folder. find_faults() then
+looks for stacks that never existed. `chains` leaves all but the fastest part out."""
 
 from __future__ import annotations
 
@@ -184,9 +184,9 @@ def main() -> None:
         threading.stack_size(64 * 2**20)
     folder = sonde.start(
         collector=False, follow=False, stack_every=sys.argv[2], stack_bytes="256MiB",
-        stack_slow=len(sys.argv) > 3,
     )  # fmt: skip
-    threads = [threading.Thread(target=work, name=work.__name__) for work in WORK]
+    chosen = (run_chains,) if "chains" in sys.argv else WORK
+    threads = [threading.Thread(target=work, name=work.__name__) for work in chosen]
     for thread in threads:
         thread.start()
     time.sleep(float(sys.argv[1]))

@@ -13,11 +13,13 @@ from __future__ import annotations
 
 import array
 import atexit
+import contextlib
 import gc
 import io
 import json
 import os
 import select
+import shutil
 import signal
 import socket
 import subprocess
@@ -43,6 +45,8 @@ class Forked:
         (theirs_in, ours_in), (ours_out, theirs_out), (ours_err, theirs_err) = ends
         theirs = [theirs_in, theirs_out, theirs_err]
         self.args, self.returncode = argv, None
+        self.said = ["", ""]
+        self.readers: list[threading.Thread] = []
         self._zygote = zygote
         try:
             self.pid = zygote.ask({"argv": argv, "env": env, "cwd": cwd}, theirs)
@@ -73,8 +77,8 @@ class Forked:
             self.stdin.close()
         except BrokenPipeError:
             pass
-        found = ["", ""]
-        readers = [
+        found = self.said
+        readers = self.readers = [
             threading.Thread(target=_read, args=(file, found, at), daemon=True)
             for at, file in enumerate((self.stdout, self.stderr))
         ]
@@ -97,6 +101,30 @@ class Forked:
 
     def terminate(self) -> None:
         self.send_signal(signal.SIGTERM)
+
+
+def _list_family(pid: int) -> list[int]:
+    """A process and all that it started."""
+    found = [pid]
+    for one in found:
+        for path in Path(f"/proc/{one}/task").glob("*/children"):
+            found += map(int, path.read_text().split())
+    return found
+
+
+def _describe(pid: int) -> str:
+    """Where each thread of a process is."""
+    lines = [f"process {pid}: {Path(f'/proc/{pid}/cmdline').read_bytes()!r}"]
+    for task in Path(f"/proc/{pid}/task").iterdir():
+        words = [(task / name).read_text().strip() for name in ("comm", "wchan", "syscall")]
+        lines.append("  " + " ".join(words))
+    spy = shutil.which("py-spy", path=os.path.dirname(sys.executable))
+    if spy is not None:
+        seen = subprocess.run(
+            [spy, "dump", "-n", "-p", str(pid)], capture_output=True, text=True, timeout=60
+        )
+        lines.append(seen.stdout or seen.stderr)
+    return "\n".join(lines)
 
 
 def _read(file: io.TextIOBase, found: list[str], at: int) -> None:
@@ -131,8 +159,15 @@ class Zygote:
         try:
             out, err = process.communicate(timeout=timeout)
         except subprocess.TimeoutExpired:
-            process.kill()
-            raise
+            # Whoever has the other end of a pipe is ended as well, and what they did is told.
+            told = [_describe(pid) for pid in _list_family(process.pid)]
+            for pid in _list_family(process.pid):
+                with contextlib.suppress(ProcessLookupError):
+                    os.kill(pid, signal.SIGKILL)
+            for reader in process.readers:
+                reader.join(60)
+            lines = [f"no end after {timeout:g} s", *told, *process.said]
+            raise AssertionError("\n".join(lines)) from None
         return subprocess.CompletedProcess(argv, process.wait(timeout), out, err)
 
     def ask(self, request: dict[str, object], fds: list[int]) -> int:

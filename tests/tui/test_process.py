@@ -31,3 +31,19 @@ def test_ended_processes_say_the_same_together_as_alone(run, root) -> None:
         assert found.whole == alone.weigh(5.0, "wall", idle=True).whole > 0
         assert one.samples.newest == alone.samples.newest
         assert one.read_usage() == alone.read_usage()
+
+
+class OldProcess(TopProcess):
+    """One that has run for longer than its samples are kept at hand."""
+
+    is_short = False
+
+
+def test_idle_time_is_hidden_since_the_start_of_a_long_process_as_well(run, root) -> None:
+    run(PROGRAM.replace("sonde.stop()", "time.sleep(0.3)\nsonde.stop()"))
+    (session,) = list_sessions(str(root))
+    short, old = TopProcess(session), OldProcess(session)
+    everything = old.weigh(None, "wall", idle=True)
+    working = old.weigh(None, "wall", idle=False)
+    assert working.whole == short.weigh(None, "wall", idle=False).whole
+    assert 0 < working.whole < everything.whole - 0.2e9

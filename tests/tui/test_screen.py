@@ -15,8 +15,9 @@ from conftest import wait_for
 from sonde.session import Session
 from sonde.session.ring import Ring
 from sonde.session.stack_table import WEIGHTS
+from sonde.store.held import HeldRecording
 from sonde.tui import shares
-from sonde.tui.process import TopProcess, describe_misses
+from sonde.tui.process import TopProcess, describe_misses, open_processes
 from sonde.tui.samples import Samples
 from sonde.tui.tree import Unit, make_tree
 from support.watched_process import BUSY, SHARES
@@ -124,6 +125,25 @@ def test_a_sealed_session_gives_the_same_numbers(run) -> None:
     found = {s.unit.func: s.total_ns for s in shares.list_shares(weighed, weighed.tree.functions)}
     assert found["half"] > found["third"] > found["sixth"] > found["rest"] > 0
     assert process.read_usage() is None or process.read_usage()["rss_bytes"] > 0
+
+
+def test_sealed_sessions_are_asked_together(run, monkeypatch: pytest.MonkeyPatch) -> None:
+    sessions = [Session(run(SHARES, "on", "0.5").stdout.strip()) for _ in range(2)]
+    for session in sessions:
+        wait_for(lambda it=session: it.read_sealed() is not None and not it.find_rings())
+    asked: list[str] = []
+    query = HeldRecording.query
+
+    def count(self: HeldRecording, sql: str):
+        asked.append(sql)
+        return query(self, sql)
+
+    monkeypatch.setattr(HeldRecording, "query", count)
+    for process in open_processes(sessions):
+        assert check_against_sql(process, 300.0, "wall", True) > 10
+        assert process.count_threads() > 0 and process.weigh(None, "cpu", idle=True).whole > 0
+        assert process.read_usage() == TopProcess(process.session).read_usage()
+    assert asked and len(asked) == len(set(asked))
 
 
 def freeze(process: subprocess.Popen[str]) -> TopProcess:
@@ -272,3 +292,18 @@ def test_a_place_is_named_as_in_every_other_command() -> None:
         Unit("loads", "/usr/lib/python3.11/json/__init__.py", 299).where == "json/__init__.py:299"
     )
     assert Unit("f", "", 1).where == ""
+
+
+def test_what_our_own_frames_take_is_their_callers() -> None:
+    files = ("/job/train.py", "/venv/site-packages/sonde/environ.py", "/job/model.py")
+    rows = [
+        {
+            "stack": n + 1, "parent": n or None, "func": f"f{n}", "file": file, "lineno": n,
+            "first_line": 1,
+        }
+        for n, file in enumerate(files)
+    ]  # fmt: skip
+    tree = make_tree(rows)
+    weighed = shares.weigh_all(tree, [2, 3], [5, 7])
+    found = {s.unit.func: (s.self_ns, s.total_ns) for s in shares.list_shares(weighed, tree.folded)}
+    assert found == {"f0": (5, 12), "f2": (7, 7)}

@@ -58,3 +58,24 @@ def test_the_times_of_all_processes_are_added_up() -> None:
     times = {share.unit: (share.self_ns, share.total_ns) for share in found}
     assert whole == 30 * SECOND
     assert times[APP] == (round(6.1 * SECOND), round(11.1 * SECOND))
+
+
+def test_what_happens_in_an_import_is_that_import() -> None:
+    lib = "/usr/lib/python3.11/site-packages"
+    begin = Unit("<module>", "/job/app.py", 1)
+    machinery = Unit("_find_and_load", "<frozen importlib._bootstrap>", 1)
+    numpy = Unit("<module>", f"{lib}/numpy/__init__.py", 5)
+    linalg = Unit("<module>", f"{lib}/numpy/linalg/__init__.py", 5)
+    own = Unit("<module>", "/job/shop.py", 3)
+    process = Process(
+        1,
+        ((begin, machinery), False, 1),
+        ((begin, machinery, numpy, machinery, linalg), False, 4),
+        ((begin, machinery, own), False, 2),
+    )
+    found, _whole = sum_shares([process], Choice(window_s=300.0, idle=True))
+    times = {share.unit.func: (share.self_ns, share.total_ns) for share in found}
+    assert times["import numpy"] == (4 * SECOND, 4 * SECOND)
+    assert times["import"] == (1 * SECOND, 7 * SECOND)  # all of them, with what they are part of
+    assert (2 * SECOND, 2 * SECOND) in times.values() and "_find_and_load" not in times
+    assert "import numpy.linalg" not in times

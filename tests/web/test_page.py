@@ -163,6 +163,11 @@ def _see_live(browser: Browser) -> None:
     assert browser.wait("find('status').textContent.startsWith('live')")
     first = browser.run("time.until")
     browser.wait(f"time.until > {first} + 1.5e9 && now.found.groups.length")
+    held = browser.wait(
+        "(now.found.groups.find(one => one.threads.some(thread => thread.name === 'waiter')) || {}).wait"
+    )
+    assert '"MainThread" holds, taken at <string>:' in str(held)
+    browser.wait("machine.charts.length")
     browser.run("find('follow').click()")
     assert browser.run("state.hold") is True
     browser.run("find('follow').click()")
@@ -527,7 +532,8 @@ def test_gpus_and_modules_show_what_sql_says(browser: Browser, tmp_path: Path) -
     job = Job(machine.start_ns + S)
     for number in range(8):
         job.step(number, make_gpt(blocks=2))
-    machine.run(30, gpu=lambda s: [{"util_pct": 2 * s}, {"util_pct": 7.0}])
+    machine.run(30, gpu=lambda s: [{"util_pct": 2 * s, "power_w": 400.0 + 9 * s},
+                                   {"util_pct": 7.0, "sm_clock_mhz": 1200 + 10 * int(s)}])  # fmt: skip
     session = Session(folder)
     begin, end = (ns + session.wall_offset_ns for ns in (machine.start_ns, machine.now_ns))
     opened = Opened("gpt", [session], Window(begin, end))
@@ -537,13 +543,17 @@ def test_gpus_and_modules_show_what_sql_says(browser: Browser, tmp_path: Path) -
     browser.open(f"{path.as_uri()}#tab=modules")
     browser.wait("document.body.dataset.ready === 'all' && !!lists.modules")
     asked = opened.recording.query(
-        "SELECT gpu, AVG(util_pct) AS util, AVG(memory_used_bytes) / 1024 ** 3 AS memory "
-        "FROM system.gpu GROUP BY gpu ORDER BY gpu"
+        "SELECT gpu, AVG(util_pct) AS util, AVG(memory_used_bytes) / 1024 ** 3 AS memory, "
+        "AVG(power_w) AS power, AVG(sm_clock_mhz) AS clock FROM system.gpu GROUP BY gpu ORDER BY gpu"
     ).to_pylist()
     shown = "[...document.querySelectorAll('[data-chart=\"{}\"] .keys b')].map(b => b.textContent)"
     utils = browser.run(shown.format("GPU utilisation"))
     assert utils == [f"{asked[0]['util']:.0f} %", f"{asked[1]['util']:.1f} %"]
     assert browser.run(shown.format("GPU memory")) == [f"{one['memory']:.1f} GiB" for one in asked]
+    powers = browser.run(shown.format("GPU power"))
+    assert powers == [f"{one['power']:.4g} W" for one in asked] and powers[0] != powers[1]
+    clocks = browser.run(shown.format("GPU clock"))
+    assert clocks == [f"{one['clock']:,.0f} MHz" for one in asked] and clocks[0] != clocks[1]
     rows = browser.wait(
         "[...document.querySelectorAll('[data-table=modules] tbody tr')]"
         ".map(row => [row.cells[0].title.split(' ')[0], +row.dataset.ns])"

@@ -13,7 +13,7 @@ from pathlib import Path
 
 import pytest
 
-from sonde.errors import Error
+from sonde.errors import Error, NoSession
 from sonde.session import Session
 from sonde.web.answer import PageAnswer, make_exact
 from sonde.web.opened import Opened
@@ -178,14 +178,30 @@ def test_a_recording_of_another_user_is_one_clear_line(tmp_path: Path) -> None:
             os.seteuid(0)
 
 
+def test_a_recording_that_is_removed_while_it_is_asked_is_said_to_be_removed(
+    server: PageServer, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    server.target = str(shutil.copytree(TARGET, tmp_path / "mine"))
+
+    def miss(opened: Opened, _: object) -> PageAnswer:
+        shutil.rmtree(server.target)
+        raise NoSession(f"{opened.sessions[0].folder} has lost a file")
+
+    monkeypatch.setitem(QUESTIONS, "about", miss)
+    status, _, body = ask(server, "/api/about", Authorization=f"Bearer {server.token}")
+    said = f"the recording {server.target} has been removed since it was opened"
+    assert (status, json.loads(body)) == (404, {"error": said})
+
+
 def test_a_report_gets_coarser_until_it_fits_and_says_so() -> None:
     opened = Opened("sealed", [Session(TARGET)])
-    page, thinned = make_report(opened)
-    coarse, said = make_report(opened, len(page) - 60)  # a few bytes differ each time
+    given = {"advice": QUESTIONS["advice"](opened, {})}  # it takes longest, and is the same
+    page, thinned = make_report(opened, given=given)
+    coarse, said = make_report(opened, len(page) - 60, given)  # a few bytes differ each time
     assert len(coarse) < len(page)
     assert said != thinned and said.startswith("one file, in pieces of ")
     with pytest.raises(Error, match="even in pieces of"):
-        make_report(opened, 1000)
+        make_report(opened, 1000, given)
     opened.close()
     assert list_longer(10 * S, 120 * S) == [30 * S, 60 * S, 120 * S]
 

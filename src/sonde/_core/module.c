@@ -55,6 +55,7 @@ static PyMethodDef *const functions[] = {
     sonde_events_methods,
     sonde_observer_methods,
     sonde_operators_methods,
+    sonde_op_places_methods,
     sonde_cuda_calls_methods,
     sonde_lane_methods,
     sonde_module_call_methods,

@@ -10,11 +10,14 @@ from sonde.analysis.wait_words import describe_wait
 from sonde.store.recording import FrozenRecording
 
 _SAMPLES = """
-SELECT {piece} AS piece, pid, thread, stack, SUM(wall_ns)::DOUBLE AS ns FROM python.stack_sample
+SELECT {piece} AS piece, pid, thread, stack, wait, SUM(wall_ns)::DOUBLE AS ns
+FROM python.stack_sample
 WHERE {inside} AND idle GROUP BY ALL"""
 _FRAMES = """
 SELECT stack, depth, func, file FROM python.frame
 WHERE stack IN (SELECT stack FROM python.stack_sample WHERE {inside} AND idle) ORDER BY depth"""
+# Of all that was recorded: in a period, a worker may have waited for requests alone.
+_FILES = "SELECT DISTINCT file FROM python.frame"
 _TIME = "% of the time"
 # Threads that have nothing to do are left out of all three.
 WAITING = Measure("waiting", _TIME, "", LESS, 3.0, 10.0, False, has_zeros=True)
@@ -46,13 +49,15 @@ def read_waits(recording: FrozenRecording, cut: Period) -> dict[str, Pieces]:
     stacks: dict[int, Frames] = {}
     for row in recording.query(_FRAMES.format(**cut.words)).to_pylist():
         stacks.setdefault(row["stack"], []).append((row["func"], row["file"]))
-    has_mine = any(find_owner(file) == MINE for frames in stacks.values() for _, file in frames)
-    known: dict[tuple[int, bool], tuple[str, str] | None] = {}
+    has_mine = any(find_owner(one) == MINE for one in recording.query(_FILES)["file"].to_pylist())
+    known: dict[tuple[int, bool, str | None], tuple[str, str] | None] = {}
     sums: dict[tuple[str, str], dict[int, float]] = {}
     for row in recording.query(_SAMPLES.format(**cut.words)).to_pylist():
-        key = row["stack"], row["thread"] == row["pid"]
+        key = row["stack"], row["thread"] == row["pid"], row["wait"]
         if key not in known:
-            known[key] = _name_wait(stacks.get(key[0], []), is_main=key[1], has_mine=has_mine)
+            stack, is_main, kind = key
+            frames = stacks.get(stack, [])
+            known[key] = _name_wait(frames, kind, is_main=is_main, has_mine=has_mine)
         words = known[key]
         if words is None or not 0 <= row["piece"] < cut.count:
             continue
@@ -67,11 +72,13 @@ def read_waits(recording: FrozenRecording, cut: Period) -> dict[str, Pieces]:
     return found
 
 
-def _name_wait(frames: Frames, *, is_main: bool, has_mine: bool) -> tuple[str, str] | None:
+def _name_wait(
+    frames: Frames, kind: str | None, *, is_main: bool, has_mine: bool
+) -> tuple[str, str] | None:
     """Return where a stack waits and for what; None if its thread has nothing to do."""
     path = [_Frame(func, file) for func, file in reversed(frames)]
     if not frames or is_at_rest(path, find_owner, is_main=is_main, has_mine=has_mine):
         return None
     own = next((one for one in frames if find_owner(one[1]) == MINE), frames[0])
-    what = describe_wait(frames) or "something in C (a sleep, a lock, a file)"
+    what = describe_wait(frames, kind) or "something in C (a lock, a file)"
     return f"{own[0]} ({shorten_file(own[1])}), waiting", f"waiting for {what}"

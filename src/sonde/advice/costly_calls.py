@@ -16,6 +16,7 @@ class CostlyCall(NamedTuple):
     title: str  # the cause, as a finding says it
     instead: str  # what people do
     frames: tuple[str, ...] = ()  # `path:function`; a part of the path, the end of the name
+    # (without a path, a method of a class of the program's own)
     calls: tuple[str, ...] = ()  # C functions, or a class or module of them with a dot behind it
     share_pct: float = 25.0  # of a thread's time from which it is worth a word
     is_avoidable: bool = True  # if not, it may be what the program is for: it is only mentioned
@@ -50,7 +51,7 @@ CALLS = (
          "/pymongo/", "/redis/"),
         ("sqlite3.Cursor.execute", "sqlite3.Cursor.fetchone", "sqlite3.Connection.execute",
          "psycopg2.extensions.cursor.", "_mysql."),
-        40, stretch=SHORT, is_per_request=True,
+        30, stretch=SHORT, is_per_request=True,
     ),
     CostlyCall(
         "commit_per_row", "Commits to a database, one after the other, take much of the time",
@@ -159,11 +160,49 @@ CALLS = (
         ("/pandas/io/parsers/python_parser.py",), share_pct=25,
     ),
     CostlyCall(
+        "own_equality",
+        "Comparing and hashing objects, by methods in Python, takes much of the time",
+        "these methods run at each look-up in a set or a dictionary, and each `==` and `in`: "
+        "compare and hash a few simple fields, as a tuple, keep the hash in an object that cannot "
+        "change, or use a short key (an id, a tuple) instead of the object",
+        (":__hash__", ":__eq__", ":__ne__"), (), 35, is_through=True,
+    ),
+    CostlyCall(
+        "own_order", "Ordering objects, by methods in Python, takes much of the time",
+        "sort with `key=` (a field, a tuple; operator.attrgetter), which is asked once for each "
+        "object and not for each comparison, and put tuples into a heap",
+        (":__lt__", ":__gt__", ":__le__", ":__ge__"), (), 35, is_through=True,
+    ),
+    CostlyCall(
+        "own_text", "Making text of objects (their __repr__, __str__) takes much of the time",
+        "make no text that nobody reads: pass the object to the log as an argument "
+        '(`log.debug("%r", it)`), so that it becomes text only if the line is written, or ask '
+        "`log.isEnabledFor` first; use a simple field as a key",
+        (":__repr__", ":__str__", ":__format__"), (), 25, is_through=True, is_avoidable=False,
+    ),
+    CostlyCall(
+        "certificates", "Clients are made again and again, and each reads all certificates (TLS)",
+        "make one client (requests.Session, httpx.Client, aiohttp.ClientSession, one "
+        "ssl.SSLContext) and use it for all requests",
+        ("/ssl.py:create_default_context", "/ssl.py:load_default_certs",
+         "/httpx/_config.py:create_ssl_context", "/urllib3/util/ssl_.py:create_urllib3_context"),
+        ("_ssl._SSLContext.load_verify_locations", "_ssl._SSLContext.set_default_verify_paths"), 20,
+    ),
+    CostlyCall(
         "connections", "Making new connections again and again takes much of the time",
         "keep one requests.Session (httpx.Client, a pool of database connections) for all of them",
         ("/urllib3/connection.py:_new_conn", "/urllib3/util/connection.py", "/ssl.py:do_handshake",
-         "/socket.py:create_connection", "/httpcore/_backends/"),
+         "/socket.py:create_connection", "/httpcore/_backends/sync.py:connect_tcp",
+         "/httpcore2/_backends/sync.py:connect_tcp"),
         ("sqlite3.connect", "_sqlite3.connect", "psycopg2._psycopg._connect"), 20, stretch=SHORT,
+    ),
+    CostlyCall(
+        "unanswered", "The program waits for connections that nobody answers",
+        "see whether the other side is there and lets this machine through (a firewall drops what "
+        "it does not allow); give connect a short timeout, remember for a while that a host is "
+        "away, and connect in a thread of its own",
+        ("/socket.py:create_connection",), ("_socket.socket.connect",), 20, stretch=LONG,
+        state=WAITING,
     ),
     CostlyCall(
         "name_lookup", "Looking up the addresses of hosts (DNS) takes much of the time",
@@ -176,8 +215,8 @@ CALLS = (
         "send several at once (a ThreadPoolExecutor, asyncio with httpx or aiohttp), or ask for "
         "more with each request",
         ("/requests/", "/urllib3/", "/http/client.py", "/urllib/request.py", "/httpx/",
-         "/httpcore/", "/botocore/"), share_pct=50, stretch=SHORT, is_per_request=True,
-        state=WAITING,
+         "/httpcore/", "/httpx2/", "/httpcore2/", "/botocore/"), share_pct=50, stretch=SHORT,
+        is_per_request=True, state=WAITING,
     ),
     CostlyCall(
         "code_compiled", "Code or templates are compiled again and again",
@@ -213,11 +252,39 @@ CALLS = (
              "_io.BufferedWriter.close", "_io.TextIOWrapper.__exit__"), is_avoidable=False,
     ),
     CostlyCall(
+        "whole_files", "Reading whole files takes much of the time",
+        "if they are the same files again, read them once and keep what is needed, map them "
+        "(numpy.load with mmap_mode, torch.load with mmap), or for the end of a file seek to "
+        "where the last reading ended; if they are others each time, read ahead in a thread",
+        ("/numpy/lib/npyio.py:load", "/numpy/lib/_npyio_impl.py:load",
+         "/torch/serialization.py:load", "/pathlib.py:read_text", "/pathlib.py:read_bytes",
+         "/pathlib/__init__.py:read_text", "/pathlib/__init__.py:read_bytes",
+         "/pandas/io/parsers/readers.py:", "/pandas/io/parquet.py:read_parquet",
+         "/pandas/io/pickle.py:read_pickle"),
+        ("_io._IOBase.readlines", "_io.TextIOWrapper.read", "_io.BufferedReader.read",
+         "_io.FileIO.readall", "_io.FileIO.read", "_pickle.load"), 30, is_avoidable=False,
+    ),
+    CostlyCall(
+        "hashing", "Hashing data takes much of the time",
+        "if it is the same data again, keep the digest (of a file: by its path, size and time of "
+        "change); against accidents, not attacks, zlib.crc32 or xxhash is faster",
+        ("/hashlib.py:file_digest",),
+        ("_hashlib.", "_md5.", "_sha1.", "_sha2.", "_sha256.", "_sha512.", "_blake2.",
+         "zlib.crc32"), 30, is_avoidable=False,
+    ),
+    CostlyCall(
         "file_questions", "Asking the file system what is there takes much of the time",
         "list a folder once (os.scandir) instead of asking about each file, and keep the answer",
         ("/glob.py", "/genericpath.py", "/pathlib.py", "/fnmatch.py"),
         ("posix.stat", "posix.lstat", "posix.listdir", "posix.scandir", "posix.access"),
         is_avoidable=False,
+    ),
+    CostlyCall(
+        "archive_opened", "An archive is opened again and again",
+        "open it once and keep it open: each time the list of all that is in it is read",
+        ("/zipfile.py:ZipFile.__init__", "/zipfile/__init__.py:ZipFile.__init__",
+         "/tarfile.py:TarFile.open", "/h5py/_hl/files.py:File.__init__"), share_pct=25,
+        stretch=SHORT,
     ),
     CostlyCall(
         "compression", "Compressing takes much of the time",

@@ -195,6 +195,11 @@ class Tally:
         found = often or [who for who, _ in hit.most_common(1)]
         return sorted(found, key=lambda who: (len(who), who))
 
+    @property
+    def is_own(self) -> bool:
+        """Whether a line of the job's own code may be named: see Verdict."""
+        return all(verdict.is_own for verdict in self.yes)
+
     def pick(self, name: str) -> str:
         """Return the text that the verdicts gave most often."""
         texts = Counter(getattr(verdict, name) for verdict in self.yes)

@@ -59,6 +59,10 @@ class Rule:
         about_machines = bool(needs) and all(need.startswith("system.") for need in needs)
         return about_machines or getattr(self.module, "COMPARES", False)
 
+    def find_line(self, tally: Tally) -> str:
+        """Return which line of code to name: busy, waiting, any, or none."""
+        return getattr(self.module, "LINE", "") if tally.is_own else ""
+
     @property
     def why(self) -> str:
         return self.read_paragraph("Why it hurts")
@@ -137,7 +141,7 @@ def choose_some(sessions: Sequence[Session]) -> list[Session]:
 
 def _find_places(recording: Recording, period: Period) -> list[HotPlace]:
     """Return where the time went: whoever asks has a reason to, even if no rule found anything."""
-    profile = Profile(recording, Selection(Window(period.start_ns, period.end_ns)))
+    profile = Profile(recording, Selection(Window(*period.shown_ns)))
     try:
         return list_places(read_tree(profile))
     except Error:  # nothing was sampled
@@ -169,11 +173,10 @@ def judge(
         if tally is not None and tally.is_found:
             tallies.append((rule, tally))
     tallies = _leave_out(tallies, outcomes)
-    wanted = [(getattr(rule.module, "LINE", ""), tally.fired) for rule, tally in tallies]
+    wanted = [(rule.find_line(tally), tally.fired) for rule, tally in tallies]
     lines = find_lines(recording, period, wanted)
     sessions = (whole or recording).sessions
-    hosts = {session.host for session in sessions}
-    host = f"@{hosts.pop()}" if len(hosts) == 1 else ""
+    host = _name_host(sessions)
     findings = [_make_finding(rule, tally, period, line, host)
                 for (rule, tally), line in zip(tallies, lines, strict=True)]  # fmt: skip
     firsts = {rule.name for rule in rules if getattr(rule.module, "FIRST", False)}
@@ -184,6 +187,11 @@ def judge(
         period.warm_up_s, [_name(session) for session in sessions], findings, outcomes,
         looked_at=None if whole is None else len(recording.sessions),
     )  # fmt: skip
+
+
+def _name_host(sessions: Sequence[Session]) -> str:
+    hosts = {session.host for session in sessions}
+    return f"@{hosts.pop()}" if len(hosts) == 1 else ""
 
 
 def _leave_out(

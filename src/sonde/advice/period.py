@@ -14,6 +14,7 @@ from sonde.store.recording import Recording
 _SLOW = 3.0  # so many times the median: a step that still warms up
 _BUSY_PCT = 20.0  # utilisation of a GPU from which the job has begun
 _IMPORTING = 0.7  # share of the time since the start: the program still imports
+_IMPORTS_S = 600.0  # after the start, in which imports are looked for: a day has many samples
 _LONGEST_S = 120.0  # the longest warm-up of a recording without steps
 _LAST = """
 SELECT epoch_us(MAX(last)) AS us FROM (
@@ -24,15 +25,14 @@ SELECT epoch_us(MAX(last)) AS us FROM (
 # When the steps at the start that took far longer than the others ended, on the last rank.
 _STEPS = """
 WITH step AS (
-  SELECT host, pid, epoch_us(ts) + dur_ns / 1e3 AS end_us, dur_ns,
-         MEDIAN(dur_ns) OVER (PARTITION BY host, pid) AS usual,
-         ROW_NUMBER() OVER (PARTITION BY host, pid ORDER BY step) AS number
+  SELECT host, pid, step, epoch_us(ts) + dur_ns / 1e3 AS end_us, dur_ns
   FROM python.torch_step WHERE epoch_us(ts) * 1000 BETWEEN {since} AND {until}),
-slow AS (
-  SELECT *, MIN(CASE WHEN number > 1 AND dur_ns <= {slow} * usual THEN number END)
-              OVER (PARTITION BY host, pid) AS first
-  FROM step)
-SELECT MAX(end_us)::BIGINT AS us FROM slow WHERE number < first
+usual AS (
+  SELECT host, pid, MEDIAN(dur_ns) AS usual, MIN(step) AS begin FROM step GROUP BY 1, 2),
+first AS (
+  SELECT host, pid, MIN(step) AS first FROM step JOIN usual USING (host, pid)
+  WHERE step > begin AND dur_ns <= {slow} * usual GROUP BY 1, 2)
+SELECT MAX(end_us)::BIGINT AS us FROM step JOIN first USING (host, pid) WHERE step < first
 """
 # When the program was done with its imports: the last moment up to which they took most of it.
 _IMPORTS = """
@@ -71,6 +71,13 @@ class Period:
         """Return the same period in pieces of another length."""
         count = _count_pieces(self.length_s, piece_s)
         return replace(self, piece_s=piece_s, count=count)
+
+    @property
+    def shown_ns(self) -> tuple[int, int]:
+        """Return the time of which people are told where it went: that which is judged, or all of
+        a recording that hardly has anything but its warm-up."""
+        is_short = self.length_s < 0.1 * self.warm_up_s
+        return self.start_ns - round(is_short * self.warm_up_s * 1e9), self.end_ns
 
     @property
     def end_ns(self) -> int:
@@ -126,11 +133,14 @@ def find_warm_up(recording: Recording, since_ns: int, until_ns: int) -> int:
     step_us = recording.query(_STEPS.format(**ends, slow=_SLOW))["us"][0].as_py()
     if step_us is not None:
         return max(0, int(step_us) * 1000 - since_ns)
-    imports_us = recording.query(_IMPORTS.format(**ends, most=_IMPORTING))["us"][0].as_py()
+    first = {"since": since_ns, "until": min(until_ns, since_ns + int(_IMPORTS_S * 1e9))}
+    imports_us = recording.query(_IMPORTS.format(**first, most=_IMPORTING))["us"][0].as_py()
     gpu_us = recording.query(_GPU.format(**ends, busy=_BUSY_PCT))["us"][0].as_py()
     # What takes longer is no warm-up: a GPU that idles, a program that only imports, is a finding.
     whole_ns = until_ns - since_ns
-    ends_ns = [(imports_us, 0.9 * whole_ns), (gpu_us, min(_LONGEST_S * 1e9, whole_ns / 2))]
+    # Of a short recording all may be imports: then there is nothing to judge yet.
+    imports_ns = whole_ns if whole_ns <= _LONGEST_S * 1e9 else 0.9 * whole_ns
+    ends_ns = [(imports_us, imports_ns), (gpu_us, min(_LONGEST_S * 1e9, whole_ns / 2))]
     passed_ns = [(us * 1000 - since_ns, most_ns) for us, most_ns in ends_ns if us is not None]
     return max((ns for ns, most_ns in passed_ns if 0 < ns <= most_ns), default=0)
 

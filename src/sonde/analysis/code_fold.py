@@ -1,18 +1,29 @@
-"""Stacks as a person tells them: the user's own frames in full, each call of a library as one."""
+"""Stacks as a person tells them: the user's own frames in full, each call of a library as one, and
+no frames of ours or of Python's import."""
 
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from typing import NamedTuple
 
-from sonde.analysis.code_names import LIBRARY, MINE, PYTHON, SONDE, name_call, name_module
-from sonde.analysis.profile import ProfileFrame
+from sonde.analysis.code_names import (
+    LIBRARY,
+    MINE,
+    PYTHON,
+    SONDE,
+    is_ours,
+    name_call,
+    name_module,
+)
+from sonde.analysis.profile import Place, ProfileFrame
 from sonde.session.stack_table import is_native_place
 
 # What runs before any program does: nobody asks for it.
 _AROUND = ("threading", "runpy", "_pyrepl", "asyncio.threads", "concurrent.futures.thread",
            "multiprocessing.", "torch.distributed.run", "torch.distributed.launcher",
            "torch.distributed.elastic.")  # fmt: skip
+
+_IMPORTER = "<frozen importlib"  # how the files of Python's import system begin
 
 # Part of the function that they stand in, and from Python 3.12 on mostly not even a frame.
 _INLINE = ("<listcomp>", "<dictcomp>", "<setcomp>", "<genexpr>")
@@ -58,6 +69,27 @@ def keep_all(frames: Sequence[ProfileFrame], own: Callable[[str], str]) -> list[
     ]
 
 
+def tidy(places: Sequence[Place]) -> list[Place]:
+    """Return a stack, root first, without frames of ours, and in which an import is one place: the
+    module that is imported, and not what Python does to find and load it."""
+    found: list[Place] = []
+    is_import = False
+    for place in places:
+        if place.file.startswith(_IMPORTER):
+            is_import = True
+        elif not is_ours(place.file):
+            is_module = is_import and place.func == "<module>"
+            found.append(_name_import(place) if is_module else place)
+            is_import = False
+    if is_import:
+        found.append(Place("import", _IMPORTER + ">", 0))
+    return found or [Place("(sonde)", "", 0)]
+
+
+def _name_import(place: Place) -> Place:
+    return place._replace(func=f"import {name_module(place.file)}")
+
+
 class _Folding:
     def __init__(self, *, by_package: bool) -> None:
         self.steps: list[Step] = []
@@ -71,7 +103,7 @@ class _Folding:
 
     def add(self, frame: ProfileFrame, owner: str) -> bool:
         """Add the next frame; return False if all that follows is folded into it."""
-        if frame.file.startswith("<frozen importlib"):
+        if frame.file.startswith(_IMPORTER):
             self._imports = True
             return True
         if self._imports and frame.func == "<module>":

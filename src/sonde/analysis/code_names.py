@@ -2,16 +2,26 @@
 
 from __future__ import annotations
 
+import os
 import re
 from collections.abc import Sequence
 from fnmatch import fnmatch
+from functools import lru_cache
 
 MINE, LIBRARY, PYTHON, SONDE = "mine", "library", "python", "sonde"
+# Functions of libraries that only call what they wrap.
+WRAPPERS = ("wrapper", "inner", "wrapped", "_call_impl", "_wrapped_call_impl", "__call__",
+            "decorate_context", "_fn")  # fmt: skip
 
 _PACKAGES = re.compile(r".*/(?:site|dist)-packages/")
 _STANDARD = re.compile(r".*/lib(?:64)?/python3(?:\.\d+t?)?/(?:lib-dynload/)?|.*/python3\d+\.zip/")
 _LAUNCHER = re.compile(r".*/bin/[^/.]+$")  # torchrun, gunicorn: a few lines that pip wrote
-_OURS = re.compile(r"(?:^|.*/)sonde/(?:(?:job|session|tables|profiler|integrations)/|\w+\.py$)")
+# The user may have a folder of this name, too: ours is where packages are, or where this file is.
+_HERE = re.escape(os.path.dirname(os.path.dirname(__file__)))
+_OURS = re.compile(
+    rf"(?:.*/(?:(?:site|dist)-packages|src)/sonde|{_HERE})/"
+    r"(?:(?:job|session|tables|profiler|integrations)/|\w+\.py$)"
+)
 _NATIVE = re.compile(r".*\.so(?:\.[\w.]+)?$|<memory>$")
 _FROZEN = re.compile(r"<frozen ([\w.]+)>")
 
@@ -27,6 +37,12 @@ def find_owner(file: str, mine: Sequence[str] = ()) -> str:
     if _FROZEN.match(file) or _STANDARD.match(file):
         return PYTHON
     return MINE
+
+
+@lru_cache(maxsize=4096)
+def is_ours(file: str) -> bool:
+    """Return whether a file is part of sonde: its frames are shown to nobody."""
+    return find_owner(file) == SONDE
 
 
 def shorten_file(file: str, folder: str | None = None) -> str:
@@ -72,4 +88,6 @@ def name_call(func: str, file: str) -> str:
         return module
     # A module that is private or deep inside a package is not what the caller wrote.
     func = func.rpartition("<locals>.")[2]
+    if func.endswith(("._wrapped_call_impl", "._call_impl")):  # of torch: how a module is called
+        func = func.rpartition(".")[0] + ".__call__"
     return f"{package}.{func}" if package else func

@@ -2,14 +2,17 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
+from typing import NamedTuple
 
 from sonde.analysis.code_fold import Step, fold, keep_all
-from sonde.analysis.code_names import MINE, PYTHON, name_c_call
-from sonde.analysis.profile import Profile
+from sonde.analysis.code_names import LIBRARY, MINE, PYTHON, name_c_call
+from sonde.analysis.hot_call import cut_tail, find_hot_call
+from sonde.analysis.profile import Profile, ProfileFrame
 from sonde.analysis.rest import is_at_rest
 
 SORTS = ("total", "working", "waiting")
+_HOT = 0.05  # a share of all time from which on it is told what a library does with it
 _STACKS = """\
 {selected}
 SELECT part, thread, stack, idle, call, SUM(wall_ns)::BIGINT, SUM(cpu_ns)::BIGINT
@@ -31,6 +34,15 @@ class CodeNode:
         self.lines: dict[int, int] = {}  # by line: all its time
         self.threads: set[tuple[int, int]] = set()
 
+    def add(self, thread: tuple[int, int], wall_ns: int, cpu_ns: int, *, is_idle: bool) -> None:
+        """Add time in it, or in what it called."""
+        if is_idle:
+            self.waiting_ns += wall_ns
+        else:
+            self.working_ns += wall_ns
+        self.cpu_ns += cpu_ns
+        self.threads.add(thread)
+
     @property
     def total_ns(self) -> int:
         """The time in it and in what it called."""
@@ -42,6 +54,17 @@ class CodeNode:
         return max(self.lines, key=self.lines.__getitem__, default=0)
 
 
+class LibraryTime(NamedTuple):
+    """Time in a library's call, with the frames below the user's own code."""
+
+    tail: tuple[ProfileFrame, ...]
+    line: int
+    thread: tuple[int, int]
+    wall_ns: int
+    cpu_ns: int
+    is_idle: bool
+
+
 class CodeTree:
     """The tree, and what was left out of it."""
 
@@ -49,6 +72,7 @@ class CodeTree:
         self.profile = profile
         self.root = CodeNode(Step("", MINE, "", 0, 0))
         self.rest_ns = 0  # of idle threads, and of event loops without work
+        self.library_calls: dict[CodeNode, list[LibraryTime]] = {}
 
     def list_nodes(
         self, sort: str = "total", limit: int = 0, least: float = 0.01
@@ -64,12 +88,30 @@ class CodeTree:
             found = [found[at] for at in sorted(heavy)]
         return found
 
+    def add_hot_calls(self, own: Callable[[str], str]) -> None:
+        """Add to the calls of libraries that take much of the time what takes it inside of them."""
+        for node, parts in self.library_calls.items():
+            whole = sum(part.wall_ns for part in parts)
+            if whole < _HOT * self.root.total_ns or node.children:
+                continue
+            hot = find_hot_call([part.tail for part in parts], [one.wall_ns for one in parts], own)
+            if hot is None:
+                continue
+            step = Step(f"… {hot.func}", LIBRARY, hot.file, hot.line, 0)
+            child = node.children[step.key] = CodeNode(step)
+            for part in (parts[at] for at in hot.inside):
+                child.add(part.thread, part.wall_ns, part.cpu_ns, is_idle=part.is_idle)
+                child.lines[hot.line] = child.total_ns
+                node.own_ns[part.line][part.is_idle] -= part.wall_ns
+
 
 def read_tree(
-    profile: Profile, *, mine: Sequence[str] = (), all_frames: bool = False, idle: bool = False
-) -> CodeTree:
+    profile: Profile, *, mine: Sequence[str] = (), all_frames: bool = False, idle: bool = False,
+    hot_calls: bool = False,
+) -> CodeTree:  # fmt: skip
     """Read the tree of a selection. What fits a pattern of `mine` counts as the user's own code;
-    the patterns of the setting `code.mine` do as well. `idle` keeps threads without work."""
+    the patterns of the setting `code.mine` do as well. `idle` keeps threads without work;
+    `hot_calls` adds what takes the time inside of a library's call."""
     tree = CodeTree(profile)
     own = profile.make_owner(mine)
     frames = profile.read_frames()
@@ -91,7 +133,14 @@ def read_tree(
         if is_idle and not idle and is_at_rest(seen, own, is_main=is_main, has_mine=has_mine):
             tree.rest_ns += wall_ns
         elif path:
-            add_path(tree.root, path, (part, thread), wall_ns, cpu_ns, is_idle=is_idle)
+            whose = part, thread
+            node = add_path(tree.root, path, whose, wall_ns, cpu_ns, is_idle=is_idle)
+            last = path[-1]
+            is_import = last.name.startswith("import ")
+            if hot_calls and has_mine and last.owner == LIBRARY and not is_import:
+                time = LibraryTime(cut_tail(seen, own), last.line, whose, wall_ns, cpu_ns, is_idle)
+                tree.library_calls.setdefault(node, []).append(time)
+    tree.add_hot_calls(own)
     return tree
 
 
@@ -101,8 +150,8 @@ _LOST = Step("<lost>", MINE, "", 0, 0)
 def add_path(
     root: CodeNode, path: Sequence[Step], thread: tuple[int, int], wall_ns: int, cpu_ns: int,
     *, is_idle: bool,
-) -> None:  # fmt: skip
-    """Add a folded stack with its time to a tree."""
+) -> CodeNode:  # fmt: skip
+    """Add a folded stack with its time to a tree, and return the innermost node of it."""
     node = root
     for step in (None, *path):
         if step is not None:
@@ -111,14 +160,10 @@ def add_path(
                 child = node.children[step.key] = CodeNode(step)
             node = child
             node.lines[step.line] = node.lines.get(step.line, 0) + wall_ns
-        if is_idle:
-            node.waiting_ns += wall_ns
-        else:
-            node.working_ns += wall_ns
-        node.cpu_ns += cpu_ns
-        node.threads.add(thread)
+        node.add(thread, wall_ns, cpu_ns, is_idle=is_idle)
     own = node.own_ns.setdefault(node.step.line if not path else path[-1].line, [0, 0])
     own[is_idle] += wall_ns
+    return node
 
 
 def _walk(root: CodeNode, order: str, floor: float) -> Iterator[tuple[int, CodeNode]]:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from dataclasses import dataclass
 
-from sonde.analysis.code_names import MINE
+from sonde.analysis.code_names import MINE, shorten_file
 from sonde.analysis.code_tree import CodeNode, CodeTree
 from sonde.analysis.work_kinds import find_kind
 
@@ -22,6 +22,7 @@ class HotPlace:
     state: str  # working or waiting
     time_s: float
     share_pct: float  # of all time, working and waiting
+    caller: str = ""  # `follow (fleet/sim.py:10)`: who of the user's own called it most of the time
 
     @property
     def what(self) -> str:
@@ -32,30 +33,48 @@ class HotPlace:
 def list_places(tree: CodeTree, most: int = 6, least_pct: float = 5.0) -> list[HotPlace]:
     """Return the places with the most time, the heaviest first; each has at least `least_pct`."""
     sums: dict[tuple[str, str, int, str, int], int] = {}
-    for func, node in _walk(tree.root, ""):
+    callers: dict[tuple[str, str, int, str, int], dict[CodeNode, int]] = {}
+    for func, caller, node in _walk(tree.root):
         call = "" if node.step.owner == MINE else node.step.name
         for line, times in node.own_ns.items():
             for state, time_ns in enumerate(times):
                 key = func, node.step.file, line, call, state
                 sums[key] = sums.get(key, 0) + time_ns
+                by_caller = callers.setdefault(key, {})
+                by_caller[caller] = by_caller.get(caller, 0) + time_ns
     whole = tree.root.total_ns
     ordered = sorted(sums.items(), key=lambda item: -item[1])
     found = []
-    for (func, file, line, call, state), time_ns in ordered[:most]:
+    for key, time_ns in ordered[:most]:
+        func, file, line, call, state = key
         share = 100 * time_ns / whole if whole else 0.0
         if share >= least_pct:
             word = ("working", "waiting")[state]
             found.append(HotPlace(func, file, line, call, find_kind(call), word,
-                                  round(time_ns / 1e9, 3), round(share, 1)))  # fmt: skip
+                                  round(time_ns / 1e9, 3), round(share, 1),
+                                  _name_caller(callers[key])))  # fmt: skip
     return found
 
 
-def _walk(node: CodeNode, func: str) -> Iterator[tuple[str, CodeNode]]:
-    """Yield every node with the function of the user's own that it is, or was called from."""
-    waiting = [(func, child) for child in node.children.values()]
+def _name_caller(callers: dict[CodeNode, int]) -> str:
+    """Return who called most of the time, if that is one line of a file."""
+    by_line: dict[str, int] = {}
+    for node, time_ns in callers.items():
+        is_told = node.step.file and node.step.name != "<module>"
+        name = f"{node.step.name} ({shorten_file(node.step.file)}:{node.line})" if is_told else ""
+        by_line[name] = by_line.get(name, 0) + time_ns
+    best = max(by_line, key=by_line.__getitem__)
+    return best if 2 * by_line[best] > sum(by_line.values()) else ""
+
+
+def _walk(root: CodeNode) -> Iterator[tuple[str, CodeNode, CodeNode]]:
+    """Yield every node with the function of the user's own that it is, or was called from, and the
+    node that called that; the root if none of the user's own did."""
+    waiting = [("", root, root, child) for child in root.children.values()]
     while waiting:
-        func, node = waiting.pop()
+        func, caller, parent, node = waiting.pop()
         if node.step.owner == MINE:
+            caller = parent if parent.step.owner == MINE else root
             func = node.step.name
-        yield func, node
-        waiting += [(func, child) for child in node.children.values()]
+        yield func, caller, node
+        waiting += [(func, caller, node, child) for child in node.children.values()]

@@ -109,6 +109,7 @@ class Profile:
 
     unit = "ns"  # of the amounts; and what the weights are called there
     weight_names = WEIGHTS
+    rest_ns = 0  # of threads without work, if they are left out of `stacks`
 
     def __init__(self, recording: Recording, selection: Selection) -> None:
         self.selection, self.recording = selection, recording
@@ -118,7 +119,6 @@ class Profile:
         # The samples of the selection, as a table `selected` to build on.
         self.slack_us = _find_slack_us(recording)
         self.selected_sql = _select_sql(self.named_sql, selection, self.slack_us)
-        self.rest_ns = 0  # of threads without work, if they are left out of `stacks`
         self._places: dict[ProfileFrame, Place] = {}
         self._paths: dict[int, tuple[tuple[ProfileFrame, ...], tuple[Place, ...]]] = {}
 

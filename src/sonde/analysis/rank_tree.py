@@ -10,21 +10,11 @@ import json
 from collections.abc import Iterable, Iterator, Sequence
 from typing import Any, NamedTuple
 
-from sonde.analysis.code_names import MINE, find_owner, shorten_file
+from sonde.analysis.code_names import MINE, WRAPPERS, find_owner, shorten_file
 
 Row = dict[str, Any]
 Frame = tuple[str, str, int]  # function, file, line
 _LOST: tuple[Frame, ...] = (("?", "", 0),)
-_WRAPPERS = (
-    "wrapper",
-    "inner",
-    "wrapped",
-    "_call_impl",
-    "_wrapped_call_impl",
-    "__call__",
-    "decorate_context",
-    "_fn",
-)  # fmt: skip  functions that only call what they wrap
 
 
 class RankThread(NamedTuple):
@@ -58,11 +48,14 @@ class SharedPlace(NamedTuple):
 
 def split_threads(rows: Iterable[Row]) -> tuple[list[RankThread], list[RankThread]]:
     """Return the main threads of the ranks, and all other threads, among them those of the
-    processes that a rank forked."""
+    processes that a rank started. In a job without ranks, such as a server with its workers, every
+    process counts as one."""
+    rows = list(rows)
+    ranked = any(row["rank"] is not None for row in rows)
     mains, others = list[RankThread](), list[RankThread]()
     for row in rows:
         for thread in row["threads"]:
-            is_main = thread["thread"] == row["pid"] and not row["is_child"]
+            is_main = thread["thread"] == row["pid"] and not (ranked and row["is_child"])
             (mains if is_main else others).append(RankThread(row, thread))
     return mains, others
 
@@ -130,7 +123,7 @@ def name_place(frames: Sequence[Frame], folder: str | None) -> str:
     own = next((at for at, frame in enumerate(frames) if find_owner(frame[1]) == MINE), None)
     if own is None:
         own = 0
-    called = [frame for frame in frames[:own] if frame[0].rpartition(".")[2] not in _WRAPPERS]
+    called = [frame for frame in frames[:own] if frame[0].rpartition(".")[2] not in WRAPPERS]
     func, (_func, file, line) = (called[-1] if called else frames[own])[0], frames[own]
     return f"{func} at {shorten_file(file, folder)}:{line}" if file else func
 

@@ -2,15 +2,26 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any, NamedTuple
 
 from sonde.analysis.code_fold import Step, fold
-from sonde.analysis.code_names import MINE, PYTHON, find_owner, name_c_call
+from sonde.analysis.code_names import (
+    LIBRARY,
+    MINE,
+    PYTHON,
+    find_owner,
+    name_c_call,
+    name_call,
+)
+from sonde.analysis.hot_call import cut_tail, find_hot_call
 from sonde.analysis.profile import ProfileFrame
 from sonde.store.recording import Recording
 
 NEEDS = "python.stack_sample python.frame python.loop_hold"
+# SQL for the stack of a row of python.loop_hold; all waits for the GIL are one, whoever waits.
+_GIL = 0  # stands for them in place of a stack
+HOLDER = f"CASE WHEN wait = 'gil' THEN {_GIL} ELSE stack END"
 # The stacks of all threads that were inside of the function which answers: a framework may have it
 # run by a thread of its own. While it awaits something, it is on no stack.
 _SQL = """
@@ -31,8 +42,8 @@ WITH request(number, host, pid, thread, begin_ns, end_ns, file, first_line) AS (
 own AS (
   SELECT DISTINCT number, stack FROM python.frame AS f JOIN request AS r
     ON f.file = r.file AND f.first_line = r.first_line)
-SELECT number, stack, SUM(LEAST(h.t_ns + h.dur_ns, end_ns) - GREATEST(h.t_ns, begin_ns))::BIGINT
-       AS held_ns
+SELECT number, {holder} AS stack,
+       SUM(LEAST(h.t_ns + h.dur_ns, end_ns) - GREATEST(h.t_ns, begin_ns))::BIGINT AS held_ns
 FROM python.loop_hold AS h JOIN request AS r
   ON h.host = r.host AND h.pid = r.pid AND h.thread = r.thread
   AND h.t_ns < end_ns AND h.t_ns + h.dur_ns > begin_ns
@@ -61,7 +72,7 @@ def read_stacks(recording: Recording, requests: Sequence[Mapping[str, Any]]) -> 
         for at, row in enumerate(requests)
     )
     seen = _group(recording, _SQL.format(requests=values))
-    held = _group(recording, _HELD.format(requests=values))
+    held = _group(recording, _HELD.format(requests=values, holder=HOLDER))
     stacks = {row["stack"] for rows in seen.values() for row in rows}
     frames = read_frames(recording, stacks | {rows[0]["stack"] for rows in held.values()})
     found = []
@@ -71,7 +82,7 @@ def read_stacks(recording: Recording, requests: Sequence[Mapping[str, Any]]) -> 
         steps, time_ns, waiting_ns = _find_heaviest(rows, frames, request)
         found.append(RequestStack(
             steps, min(most, time_ns), waiting_ns, min(most, sum(row["wall_ns"] for row in rows)),
-            fold(frames[others[0]["stack"]], find_owner) if others else (),
+            fold_holder(others[0]["stack"], frames) if others else (),
             min(most, sum(row["held_ns"] for row in others)),
         ))  # fmt: skip
     return found
@@ -86,6 +97,7 @@ def _find_heaviest(
     that time: all, and waiting. What they call is part of it if that is most of it."""
     sums: dict[object, list[int]] = {}
     heaviest: dict[object, tuple[int, Sequence[Step]]] = {}
+    stacks: dict[object, list[dict[str, Any]]] = {}
     for row in rows:  # the heaviest first
         steps = _fold(frames[row["stack"]], row["call"], request)
         key = tuple(step.name for step in steps if step.owner == MINE)
@@ -93,13 +105,29 @@ def _find_heaviest(
         time[0] += row["wall_ns"]
         time[1] += row["idle_ns"] or 0
         heaviest.setdefault(key, (row["wall_ns"], steps))
+        stacks.setdefault(key, []).append(row)
     if not sums:
         return (), 0, 0
     best = max(sums, key=lambda key: sums[key][0])
     (time_ns, waiting_ns), (own_ns, steps) = sums[best], heaviest[best]
     if own_ns < time_ns / 2:
         steps = [step for step in steps if step.owner == MINE] or steps
+        steps = [*steps, *_name_hot_call(stacks[best], frames, request)]
     return steps, time_ns, waiting_ns
+
+
+def _name_hot_call(
+    rows: Sequence[dict[str, Any]],
+    frames: dict[int, list[ProfileFrame]],
+    request: Mapping[str, Any],
+) -> list[Step]:
+    """Return what these stacks were in most of the time, below the user's own code, if anything."""
+    own = _make_owner(request)
+    tails = [cut_tail(frames[row["stack"]], own) for row in rows]
+    hot = find_hot_call(tails, [row["wall_ns"] for row in rows], own)
+    return (
+        [] if hot is None else [Step(name_call(hot.func, hot.file), LIBRARY, hot.file, hot.line, 0)]
+    )
 
 
 def _group(recording: Recording, sql: str) -> dict[int, list[dict[str, Any]]]:
@@ -115,7 +143,7 @@ def _fold(
 ) -> Sequence[Step]:
     """Return a stack from the function that answers on, which counts as the user's own."""
     file, first_line = request["file"], request["first_line"]
-    steps = fold(frames, lambda path: MINE if path == file else find_owner(path))
+    steps = fold(frames, _make_owner(request))
     begin = [
         at for at, step in enumerate(steps) if (step.file, step.first_line) == (file, first_line)
     ]
@@ -123,6 +151,10 @@ def _fold(
     if call is not None and steps and steps[-1].owner == MINE:
         steps = [*steps, Step(name_c_call(call), PYTHON, steps[-1].file, steps[-1].line, 0)]
     return steps
+
+
+def _make_owner(request: Mapping[str, Any]) -> Callable[[str], str]:
+    return lambda path: MINE if path == request["file"] else find_owner(path)
 
 
 def read_frames(recording: Recording, stacks: Iterable[int]) -> dict[int, list[ProfileFrame]]:
@@ -134,6 +166,19 @@ def read_frames(recording: Recording, stacks: Iterable[int]) -> dict[int, list[P
             frame = ProfileFrame(row["func"], row["file"], row["lineno"], row["first_line"])
             found[row["stack"]].append(frame)
     return found
+
+
+def fold_holder(stack: int, frames: Mapping[int, Sequence[ProfileFrame]]) -> Sequence[Step]:
+    """Return the stack that kept an event loop: the user's own code and the call that it makes, or
+    the library that it was in."""
+    if stack == _GIL:
+        return [Step("waiting for the GIL", PYTHON, "", 0, 0)]
+    if not frames[stack]:
+        return [Step("a function whose name is lost", PYTHON, "", 0, 0)]
+    steps = fold(frames[stack], find_owner)
+    if any(step.owner == MINE for step in steps):
+        return steps
+    return fold(frames[stack], find_owner, by_package=True)
 
 
 def _quote(text: str) -> str:

@@ -35,7 +35,19 @@ def is_at_rest(
     module = name_module(last.file)
     if module in _RESTS or f"{module}.{last.func}" in _RESTS or own(last.file) == SONDE:
         return True
+    if not is_main and _takes_item(frames, own):
+        return True
     caller = next((frame for frame in reversed(frames) if own(frame.file) != PYTHON), last)
     if name_module(caller.file).startswith(_WATCHERS):
         return True
     return not any(own(frame.file) == MINE for frame in frames) and (has_mine or not is_main)
+
+
+def _takes_item(frames: Sequence[CodeFrame], own: Callable[[str], str]) -> bool:
+    """Tell whether a thread of the program's own waits for an item of a queue: a consumer that has
+    none has no work. What a server calls has: somebody waits for its answer."""
+    path = [frame for frame in frames if name_module(frame.file) != "threading"]
+    if not path or name_module(path[-1].file) != "queue":
+        return False
+    takes = path[-1].func.rpartition(".")[2] == "get"
+    return takes and all(own(frame.file) == MINE for frame in path[:-1])

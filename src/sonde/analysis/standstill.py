@@ -12,7 +12,8 @@ from sonde.analysis.code_names import MINE, PYTHON, find_owner, name_call
 from sonde.analysis.wait_words import describe_lock, describe_wait
 from sonde.errors import Damaged
 from sonde.session import Session, stack_table
-from sonde.session.lock_waits import HeldLock, read_lock_waits
+from sonde.session.held_lock import HeldLock
+from sonde.session.lock_waits import read_lock_waits
 from sonde.words import show_duration_short
 
 # Why a process, or a part of it, stands still. Of the first four nothing but a signal can free it.

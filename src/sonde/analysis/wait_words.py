@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 
 from sonde.analysis.code_names import PYTHON, find_owner, name_module
-from sonde.session.lock_waits import THREAD, HeldLock
+from sonde.session.held_lock import THREAD, HeldLock
 
 # Of the functions at the inner end of a stack, the outermost that is known tells most: a queue is
 # made of conditions, and a condition of locks.

@@ -20,8 +20,9 @@ _KINDS = {
     ),
     "starting processes": ("subprocess", "multiprocessing.Process.start", "multiprocessing.Popen"),
     "waiting for other threads or processes": (
-        "threading", "queue", "concurrent", "multiprocessing", "asyncio",
+        "threading", "queue", "concurrent", "multiprocessing",
     ),
+    "the event loop": ("asyncio", "uvloop", "anyio", "trio"),
     "copying": ("copy", "shutil", "copyreg"),
     "compressing": ("gzip", "zlib", "bz2", "lzma", "zipfile", "tarfile", "zstandard"),
     "numeric work": ("numpy", "scipy", "torch", "jax", "tensorflow", "sklearn", "cupy", "numba"),

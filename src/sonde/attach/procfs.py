@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import time
 from dataclasses import dataclass
 
 
@@ -42,6 +43,15 @@ class ProcessFiles:
     def read_words(self, name: str) -> list[str]:
         """Return the words of `cmdline` or `environ`."""
         return os.fsdecode(self.read(name)).rstrip("\0").split("\0")
+
+    def find_start(self) -> int:
+        """Return when the process began, in nanoseconds since 1970; 0 if its files are not those
+        that we see."""
+        if self.read_link("root") != "/":
+            return 0
+        ticks = int(self.read("stat").rpartition(b")")[2].split()[19])
+        age_s = time.clock_gettime(time.CLOCK_BOOTTIME) - ticks / os.sysconf("SC_CLK_TCK")
+        return time.time_ns() - round(age_s * 1e9)
 
     def list_threads(self) -> list[int]:
         """Return the thread ids, the main thread last."""

@@ -50,6 +50,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     """Run one command; errors are one line on stderr."""
     arguments = sys.argv[1:] if argv is None else list(argv)
     _open_closed()
+    _take_left_out()  # what a caller of this function has met before is not the command's
     with _terminal.guarded():
         code = _try(arguments)
         _tell_left_out()
@@ -64,13 +65,20 @@ def main(argv: Sequence[str] | None = None) -> int:
 
 def _tell_left_out() -> None:
     """Say which files of the archive could not be used, if a command met any."""
-    archive = sys.modules.get("sonde.store.archive")
-    if archive is not None and archive.left_out:
-        first, *others = sorted(archive.left_out)
+    if found := _take_left_out():
+        first, *others = found
         more = f" and {len(others)} more" if others else ""
         print(f"sonde: {_terminal.clean_text(first)}{more}: not what was archived under this name, "
               "so the rows are left out; sonde.loss counts them", file=sys.stderr)  # fmt: skip
-        archive.left_out.clear()
+
+
+def _take_left_out() -> list[str]:
+    archive = sys.modules.get("sonde.store.archive")
+    if archive is None:
+        return []
+    found = sorted(archive.left_out)
+    archive.left_out.clear()
+    return found
 
 
 def _open_closed() -> None:
@@ -101,7 +109,9 @@ def _try(arguments: list[str]) -> int:
 
 
 def _say(error: Error) -> int:
-    print(f"sonde: {_terminal.clean_text(str(error))}", file=sys.stderr)
+    text = f"sonde: {_terminal.clean_text(str(error))}"
+    # A message of several lines, such as an error in SQL with its place, is laid out already.
+    print(text if "\n" in text else _terminal.fill(text, sys.stderr), file=sys.stderr)
     return error.exit_code
 
 
@@ -212,6 +222,6 @@ def _list_commands() -> str:
         lines.append(f"{title}:")
         for name in plugins.list_names("cli"):
             if plugins.read_group("cli", name) == group:
-                lines.append(f"  {name:<10} {plugins.read_help('cli', name)}")
+                lines.append(f"  {name:<11} {plugins.read_help('cli', name)}")
         lines.append("")
     return "\n".join(lines)

@@ -32,5 +32,11 @@ def pick_frames(frames: Sequence[StackFrame]) -> list[StackFrame]:
     ]
 
 
+def is_ours(frames: Sequence[StackFrame]) -> bool:
+    """Tell whether a thread is one of those that record the program: it has none of its frames."""
+    python = any(not frame.is_native for frame in frames)
+    return not python and any("/sonde/_core." in frame.file for frame in frames)
+
+
 def _lies_in(frame: StackFrame, libraries: tuple[str, ...]) -> bool:
     return frame.is_native and lies_in(frame.file, libraries)

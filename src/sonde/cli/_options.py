@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import argparse
 import math
-from collections.abc import Callable, Sequence
+import re
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from itertools import groupby
 
 from sonde import settings
 from sonde.errors import ConfigError
@@ -16,6 +18,8 @@ if TYPE_CHECKING:
 FORMATS = ("table", "vertical", "csv", "json", "arrow", "parquet")
 MOMENTS = "10s or 5min (before the end), +30s (after the start), or an ISO time (UTC)"
 _SPANS = "30s, 5min, 100ms or plain seconds"
+_GAP = re.compile(r".*\S {2,}(?=\S)")  # before the second column of a line
+_MORE = " " * 6  # before the rest of a line
 TARGET = """\
 TARGET is a pid, a program's name, a job (all its processes), a session folder or its id, a run,
 or `all`; several are separated by commas. `sonde ps` lists what can be named. Or it is a place that
@@ -30,11 +34,37 @@ has another port than 7434.
 """
 
 
-class Formatter(argparse.RawDescriptionHelpFormatter):
-    """Help with room for the longest option beside its meaning."""
+class Formatter(argparse.HelpFormatter):
+    """Help with room for the longest option beside its meaning. Paragraphs fit the terminal; lines
+    that are indented stay lines, and a second column in them stays one."""
 
     def __init__(self, prog: str) -> None:
         super().__init__(prog, max_help_position=27)
+
+    def _fill_text(self, text: str, width: int, indent: str) -> str:  # noqa: ARG002
+        from textwrap import wrap  # only for the help
+
+        lines: list[str] = []
+        for is_plain, group in groupby(text.splitlines(), lambda line: line[:1].strip() != ""):
+            part = list(group)
+            lines += wrap(" ".join(part), width) if is_plain else _fit(part, width)
+        return "\n".join(lines)
+
+
+def _fit(lines: Iterable[str], width: int) -> Iterator[str]:
+    """Yield indented lines, those broken that are too long."""
+    from textwrap import wrap  # as above
+
+    for line in lines:
+        gap = _GAP.match(line)
+        at = len(gap[0]) if gap else 0
+        if len(line) <= width:
+            yield line
+        elif gap and at > width // 2:
+            yield from (line[:at].rstrip(), *wrap(line[at:], width, initial_indent=_MORE,
+                                                  subsequent_indent=_MORE))  # fmt: skip
+        else:
+            yield from wrap(line, width, subsequent_indent=" " * at or _MORE)
 
 
 class Parser(argparse.ArgumentParser):
@@ -55,7 +85,7 @@ def add_target(
 ) -> None:  # fmt: skip
     """Add TARGET, and the paragraph that says what it may be."""
     parser.add_argument(name, metavar="TARGET", nargs="?" if optional else None, help=what)
-    add_note(parser, TARGET + CLUSTER if cluster else TARGET)
+    add_note(parser, f"{TARGET}\n{CLUSTER}" if cluster else TARGET)
 
 
 def add_format(parser: argparse._ActionsContainer, formats: Sequence[str] = FORMATS) -> None:
@@ -135,7 +165,7 @@ def add_by(parser: argparse._ActionsContainer, default: str | None = "wall") -> 
 
 def add_limit(parser: argparse._ActionsContainer, default: int, what: str) -> None:
     """Add --limit: how many lines are shown."""
-    parser.add_argument("--limit", type=int, default=default, metavar="N",
+    parser.add_argument("-n", "--limit", type=int, default=default, metavar="N",
                         help=f"show at most N {what} (default: %(default)s)")  # fmt: skip
 
 

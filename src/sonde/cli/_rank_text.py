@@ -56,16 +56,20 @@ class RankText:
 
     def _draw_head(self) -> Iterator[str]:
         own = [row for row in self._rows if not row["is_child"]]
-        word = "rank" if self._ranked else "process"
         job = next((f"Job {row['job']}: " for row in own if row["job"]), "")
+        what = count_things(len(self._rows), "process")
+        if self._ranked:
+            what = count_things(len(own), "rank")
+            if started := len(self._rows) - len(own):
+                what += f" and {count_things(started, 'process')} that they started"
         where = f" on {count_things(len(self._hosts), 'host')}" if len(self._hosts) > 1 else ""
-        yield self._paint(1, clean(f"{job}{count_things(len(own), word)}{where}"))
+        yield self._paint(1, clean(f"{job}{what}{where}"))
         notes: dict[str, list[RankThread]] = {}
         for row in self._rows:
             if row["note"]:
                 notes.setdefault(row["note"], []).append(RankThread(row, {}))
         for note, members in notes.items():
-            yield f"({self._name(members)}: {clean(note)})"
+            yield from wrap(f"({self._name(members)}: {clean(note)})", self._width)
         missing = list_missing(self._rows) if self._ranked else []
         if missing:
             ranks = f"rank{'s' if len(missing) > 1 else ''} {show_ranges(missing)}"

@@ -5,10 +5,12 @@ from __future__ import annotations
 import argparse
 import json
 import os
+import sys
 
 from sonde import environ, plugins
 from sonde.analysis.profile_process import ProfileOptions
 from sonde.cli import _options
+from sonde.cli._terminal import fill
 from sonde.errors import ConfigError, Error
 from sonde.session import runs
 from sonde.session.run import SUCCEEDED, Run
@@ -83,7 +85,8 @@ def show_result(result: Result, args: argparse.Namespace) -> int:
         rows = result.table(args.by, args.limit)
         print(json.dumps({**result.describe(), "functions": rows}, indent=1))
     else:
-        print(result.show(args.by, args.limit))
+        for at, line in enumerate(result.show(args.by, args.limit).splitlines()):
+            print(fill(line, sys.stdout, " " * (4 if at else 2)))
     return 0
 
 

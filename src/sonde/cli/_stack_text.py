@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import os
 from collections.abc import Iterable, Iterator, Mapping, Sequence
+from textwrap import wrap
 
-from sonde.analysis.code_names import MINE, find_owner, name_module, shorten_file
+from sonde.analysis.code_names import MINE, SONDE, find_owner, name_module, shorten_file
 from sonde.analysis.source_lines import read_source
 from sonde.analysis.wait_words import describe_lock, describe_wait
 from sonde.attach.native_names import shorten_name
@@ -15,6 +16,7 @@ from sonde.words import clean, show_duration_short
 
 _SHORT_NS = 10**9  # a wait that is shorter is no news
 _MOST_NAMES = 4
+_LEAST = 12  # columns of a source line that still tell something
 _STARTS = ("Thread._bootstrap", "Thread._bootstrap_inner", "Thread.run", "_bootstrap",
            "_bootstrap_inner", "run")  # fmt: skip
 _FUTURES = {"_asyncio.FutureIter": "a future", "generator": "a future"}
@@ -36,8 +38,19 @@ class StackText:
     """Draws the stacks of one process; `folder` is where it began, `before_ns` when: a source file
     that was changed since is not quoted, nor is any if it is 0."""
 
-    def __init__(self, paint: Painter, folder: str | None, before_ns: int) -> None:
+    def __init__(
+        self, paint: Painter, folder: str | None, before_ns: int, width: int = 10**6
+    ) -> None:
         self._paint, self._folder, self._before_ns = paint, folder, before_ns
+        self._width = width
+
+    def draw_head(self, title: str, rest: str) -> Iterator[str]:
+        """Yield what stands above a stack: a title, which is bold, and a text, which may take
+        several lines."""
+        first, *more = wrap(title + rest, self._width, subsequent_indent="  ") or [""]
+        known = min(len(title), len(first))
+        yield self._paint(1, first[:known]) + first[known:]
+        yield from more
 
     def draw_threads(self, threads: Iterable[ThreadStack], variables: Locals) -> Iterator[str]:
         """Yield the stacks of threads; those that are equal in all but their names once."""
@@ -52,8 +65,11 @@ class StackText:
             groups.setdefault(key, []).append(one)
         for group in groups.values():
             yield ""
-            yield f"{self._name(group)}  {self._describe(group, names)}"
+            title, whose = _name(group)
+            yield from self.draw_head(title, f"{whose}  {self._describe(group, names)}")
             for depth, frame in enumerate(_skip_start(pick_frames(group[0].frames))):
+                if depth and find_owner(frame.file) == SONDE:
+                    continue  # between the program's own: it only calls on
                 if frame.is_native:
                     yield self._draw_native(frame)
                     continue
@@ -81,16 +97,9 @@ class StackText:
             wait = wait or _FUTURES.get(str(first["waits_for"]), str(first["waits_for"] or ""))
             words = f"{first['state']} for {clean(wait)}" if wait else str(first["state"])
             yield ""
-            yield f"{self._paint(1, _count('Task', group))} {names}  {words}"
+            yield from self.draw_head(_count("Task", group), f" {names}  {words}")
             for row in group[0]:
                 yield self._draw_frame(str(row["func"]), str(row["file"]), int(str(row["lineno"])))
-
-    def _name(self, group: Sequence[ThreadStack]) -> str:
-        if len(group) == 1:
-            name = f' "{clean(group[0].name)}"' if group[0].name else ""
-            return self._paint(1, f"Thread {group[0].thread}") + name
-        names = _join([f'"{clean(one.name)}"' if one.name else str(one.thread) for one in group])
-        return f"{self._paint(1, _count('Thread', group))} {names}"
 
     def _describe(self, group: Sequence[ThreadStack], names: Mapping[int, str | None]) -> str:
         """Return the state, how long it has lasted, and what it waits for."""
@@ -119,11 +128,24 @@ class StackText:
         if not file:
             return clean(f"    {func}")
         place = clean(f"{shorten_file(file, self._folder)}:{line}")
+        if len(f"    {clean(func)} ({place})") > self._width:
+            func = func.rpartition("<locals>.")[2]
         if find_owner(file) != MINE:
             return f"    {clean(func)} " + self._paint(2, f"({place})")
         source = clean(read_source(file, line, self._before_ns)) if self._before_ns else ""
         own = self._paint(36, clean(func))
+        room = self._width - len(f"    {clean(func)} ({place})  ")
+        if len(source) > room:
+            source = source[: max(0, room - 1)] + "…" if room > _LEAST else ""
         return f"    {own} ({place})" + (self._paint(2, f"  {source}") if source else "")
+
+
+def _name(group: Sequence[ThreadStack]) -> tuple[str, str]:
+    """Return how many threads these are, and their names; a name that several have once."""
+    if len(group) == 1:
+        return f"Thread {group[0].thread}", f' "{clean(group[0].name)}"' if group[0].name else ""
+    names = dict.fromkeys(f'"{clean(one.name)}"' if one.name else str(one.thread) for one in group)
+    return _count("Thread", group), f" {_join(list(names))}"
 
 
 def _skip_start(frames: Sequence[StackFrame]) -> Sequence[StackFrame]:

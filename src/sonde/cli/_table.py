@@ -14,7 +14,7 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from typing import IO, TYPE_CHECKING, Any
 
 from sonde import environ
-from sonde.cli import _pager
+from sonde.cli import _pager, _terminal
 from sonde.errors import Error
 from sonde.words import clean
 
@@ -258,7 +258,11 @@ def draw_arrow(rows: pa.Table, file: IO[str]) -> None:
         return
     shown = rows.slice(0, _MOST_ROWS) if file.isatty() else rows
     columns = [list_values(column) for column in shown.columns]
-    draw_rows(rows.column_names, list(zip(*columns, strict=True)), file, rows.num_rows)
+    cells = list(zip(*columns, strict=True))
+    if rows.column_names[-1:] == ["meaning"]:  # of SHOW TABLES and DESCRIBE
+        draw_table(rows.column_names, wrap_text(rows.column_names, cells, file), file)
+    else:
+        draw_rows(rows.column_names, cells, file, rows.num_rows)
 
 
 def draw_rows(names: Sequence[str], rows: Rows, file: IO[str], count: int | None = None) -> None:
@@ -278,12 +282,13 @@ def draw_table(
     file: IO[str],
     right: Sequence[bool] | None = None,
     paint: Callable[[int, int, str], str] | None = None,
+    keep: Sequence[str] = (),
 ) -> None:
     """Draw columns under their names. On a terminal they fit the width: long text is cut with `…`,
     numbers never are, and columns that find no room are left out and named below the table.
 
     `right` says which columns are right-aligned (default: those of numbers); `paint(row, column,
-    cell)` may colour a cell, where there are colours."""
+    cell)` may colour a cell, where there are colours; `keep` names columns that are not cut."""
     names = [clean(name) for name in names]
     cells = [[_show(value) for value in row] for row in rows]
     if right is None:
@@ -292,7 +297,7 @@ def draw_table(
     fancy = file.isatty()
     left_out: list[str] = []
     if fancy:
-        whole = [all(_is_whole(row[i]) for row in rows) for i in range(len(names))]
+        whole = [n in keep or all(_is_whole(row[i]) for row in rows) for i, n in enumerate(names)]
         widths = fit(widths, shutil.get_terminal_size().columns, whole)
         names, left_out = names[: len(widths)], names[len(widths) :]
     colour = fancy and environ.uses_colour()
@@ -309,24 +314,27 @@ def draw_table(
             shown = [paint(at, column, cell) for column, cell in enumerate(shown)]
         file.write("  ".join(shown).rstrip() + "\n")
     if left_out:
-        file.write(f"no room for {_join(left_out)}: -x shows all, one a line\n")
+        note = f"no room for {_join(left_out)}: -x shows all, one a line"
+        file.write(_terminal.fill(note, file) + "\n")
 
 
-def wrap_last(
-    names: Sequence[str], rows: Sequence[Sequence[object]], file: IO[str]
+def wrap_text(
+    names: Sequence[str], rows: Sequence[Sequence[object]], file: IO[str], at: int = -1
 ) -> list[tuple[object, ...]]:
-    """Return rows whose last column, a sentence, goes on in the next line instead of being cut on a
-    terminal that is too narrow for it."""
-    others = [max(map(len, map(str, column))) for column in zip(names, *rows, strict=True)][:-1]
+    """Return rows of which one column, the last or that at `at`, is a sentence that goes on in the
+    next line instead of being cut on a terminal that is too narrow for it."""
+    others = [max(map(len, map(str, column))) for column in zip(names, *rows, strict=True)]
+    del others[at]
     room = shutil.get_terminal_size().columns - sum(others) - 2 * len(others)
     if not file.isatty() or room < _NARROWEST:
         return [tuple(row) for row in rows]
-    empty = ("",) * len(others)
-    return [
-        (*(row[:-1] if number == 0 else empty), line)
-        for row in rows
-        for number, line in enumerate(textwrap.wrap(str(row[-1]), room) or [""])
-    ]
+    found = []
+    for row in rows:
+        for number, line in enumerate(textwrap.wrap(str(row[at]), room) or [""]):
+            cells = list(row) if number == 0 else [""] * len(row)
+            cells[at] = line
+            found.append(tuple(cells))
+    return found
 
 
 def _join(names: Sequence[str]) -> str:
@@ -373,7 +381,9 @@ def fit(widths: list[int], room: int, whole: Sequence[bool] = ()) -> list[int]:
 
 def _pad(text: str, width: int, right: bool) -> str:
     if len(text) > width:
-        text = text[: max(0, width - 1)] + "…"
+        keep = max(0, width - 1)
+        # The end of a path says most.
+        text = "…" + text[len(text) - keep :] if text.startswith("/") else text[:keep] + "…"
     return text.rjust(width) if right else text.ljust(width)
 
 

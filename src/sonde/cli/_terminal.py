@@ -30,6 +30,21 @@ def send(stream: IO[str], text: str) -> None:
     raw.write(text)
 
 
+def fill(line: str, file: IO[str], indent: str = "  ") -> str:
+    """Return a line as a terminal has room for it; in a file or a pipe it stays one line."""
+    if not file.isatty():
+        return line
+    import shutil  # only here: most commands that answer at once never need them
+    import textwrap
+
+    width = max(40, shutil.get_terminal_size().columns)
+    if len(line) <= width:
+        return line
+    return textwrap.fill(
+        line, width, subsequent_indent=indent, break_on_hyphens=False, break_long_words=False
+    )  # a path stays whole, to be copied
+
+
 class Terminal:
     """A stream to a terminal that lets through only what may reach one."""
 

@@ -13,6 +13,8 @@ from sonde.analysis.code_tree import CodeNode, CodeTree
 from sonde.analysis.source_lines import read_source
 from sonde.words import clean
 
+_LEAST = 12  # columns of a place that still tell something
+
 
 def draw_nodes(
     tree: CodeTree, nodes: Sequence[tuple[int, CodeNode]],
@@ -26,7 +28,11 @@ def draw_nodes(
     guides = _draw_guides(nodes)
     labels = [guide + name(node) for guide, (_, node) in zip(guides, nodes, strict=True)]
     places = [_show_place(node, folder) for _, node in nodes]
-    room = min(max(map(len, labels)), max(30, width - 30 - max(map(len, places))))
+    left_over = width - 30  # beside the numbers
+    own = max(len(place) for (_, node), place in zip(nodes, places, strict=True) if _is_own(node))
+    room = min(max(map(len, labels)), max(26, left_over - own))
+    widest = min(max(map(len, places)), max(_LEAST, left_over - room - 1))
+    places = [place and _cut_left(place, widest).ljust(widest) for place in places]
     for (_, node), label, place in zip(nodes, labels, places, strict=True):
         numbers = show_numbers(node, tree)
         left = f"{numbers}  {_cut(label, room):<{room}}  {place}"
@@ -65,6 +71,16 @@ def find_source(node: CodeNode, tree: CodeTree) -> str:
 
 def _paint(node: CodeNode, label: str) -> str:
     return f"\x1b[{1 if node.step.owner == MINE else 36}m{label}\x1b[0m"
+
+
+def _is_own(node: CodeNode) -> bool:
+    """Return whether a node's place is in the user's own code; a library's place may be cut."""
+    return not node.step.name.startswith("… ")
+
+
+def _cut_left(text: str, room: int) -> str:
+    """Return a path of which the folders go first where there is no room."""
+    return text if len(text) <= room else "…" + text[len(text) - room + 1 :]
 
 
 def _cut(text: str, room: int) -> str:

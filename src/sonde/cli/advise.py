@@ -18,6 +18,7 @@ from sonde.analysis.code_names import shorten_file
 from sonde.cli import _options, _table
 from sonde.cli._closer_look import CloserLook, look_closer
 from sonde.cli._missing import tell_missing
+from sonde.cli._terminal import fill
 from sonde.errors import ConfigError
 from sonde.store.recording import find_targets
 from sonde.words import clean, show_duration
@@ -32,6 +33,7 @@ FOUND = 8  # the exit code of --fail-on
 _COLOURS = {"critical": "\x1b[1;31m", "warning": "\x1b[1;33m", "info": "\x1b[1;36m"}
 _SEEN = {"most": "in most of the pieces", "several": "in several pieces",
          "a little": "in a few pieces"}  # fmt: skip
+_BEFORE_PLACE = 28  # columns: the share, the state and the time
 _WIDTH = 98  # the longest line that is easy to read
 _RULES = """\
 docs/advice.md says how to read a finding and how to add a rule.
@@ -106,16 +108,18 @@ def _write_lines(lines: Iterator[str] | list[str], file: IO[str]) -> None:
 def _draw_advice(advice: Advice, everything: bool, file: IO[str], look: CloserLook | None) -> None:
     colour = file.isatty() and environ.uses_colour()
     if not advice.findings:
-        file.write(_fill(_describe_health(advice)) + "\n")
+        file.write(fill(_describe_health(advice), file) + "\n")
     for at, finding in enumerate(advice.findings):
         if at:
             file.write("\n")
-        _write_lines(_describe_finding(finding, colour), file)
+        _write_lines(_describe_finding(finding, file, colour), file)
     if advice.findings:
-        file.write("\n" + _fill(_describe_coverage(advice)) + "\n")
-    _write_lines(map(_fill, _describe_places(advice if look is None else look.advice)), file)
+        file.write("\n" + fill(_describe_coverage(advice), file) + "\n")
+    places = _describe_places(advice if look is None else look.advice)
+    _write_lines([fill(line, file, " " * _BEFORE_PLACE) for line in places], file)
     if look is not None:
-        _write_lines(["", *(_fill(clean(line)) for line in look.describe(advice.findings))], file)
+        told = look.describe(advice.findings)
+        _write_lines(["", *(fill(clean(line), file) for line in told)], file)
     if everything:
         file.write("\n")
         rows = [(outcome.rule, outcome.state, outcome.detail) for outcome in advice.outcomes]
@@ -130,6 +134,7 @@ def _describe_places(advice: Advice) -> Iterator[str]:
     yield "where the time went (`sonde tree` shows all of it):"
     for place in advice.places:
         at = f" ({shorten_file(place.file)}:{place.line})" if place.file else ""
+        at += f" < {place.caller}" if place.caller else ""
         what = f": {place.what}" if place.what and place.func else place.what
         time = show_duration(place.time_s * 1e9)
         yield clean(
@@ -149,29 +154,29 @@ def _describe_coverage(advice: Advice) -> str:
     abstained = sum(1 for outcome in advice.outcomes if outcome.state == "abstained")
     failed = sum(1 for outcome in advice.outcomes if outcome.state == "failed")
     pieces = _count(advice.pieces, "piece", "pieces")
-    words = [f"{judged} rules looked at {pieces} of {advice.piece_s:g} s"]
-    words.append(f"{_count(len(advice.processes), 'process', 'processes')}")
+    processes = _count(len(advice.processes), "process", "processes")
+    words = [f"{judged} rules looked at {pieces} of {advice.piece_s:g} s of {processes}"]
     if advice.looked_at is not None:
         words[-1] += f" (compared with each other; {advice.looked_at} of them one by one)"
     if advice.warm_up_s >= 1:
-        words.append(f"the first {advice.warm_up_s:.0f} s, warm-up, left out")
+        words[-1] += f", without the {advice.warm_up_s:.0f} s of warm-up"
     if abstained:
         words.append(f"{abstained} rules lack data (--all says which)")
     if failed:
         words.append(f"{failed} rules failed")
-    return ", ".join(words)
+    return "; ".join(words)
 
 
 def _count(number: int, one: str, many: str) -> str:
     return f"{number} {one if number == 1 else many}"
 
 
-def _describe_finding(finding: Finding, colour: bool) -> Iterator[str]:
+def _describe_finding(finding: Finding, file: IO[str], colour: bool) -> Iterator[str]:
     """Yield the lines of a finding: the verdict, the evidence, the next step."""
     begin, end = (_COLOURS[finding.severity], "\x1b[0m") if colour else ("", "")
     who = f" ({clean(', '.join(finding.who))})" if finding.who else ""
     title = f"{finding.severity.upper()}: {finding.title}{who}  [{finding.rule}]"
-    word, colon, rest = _fill(title).partition(":")
+    word, colon, rest = fill(title, file).partition(":")
     yield f"{begin}{word}{end}{colon}{rest}"
     votes = f"{_SEEN[finding.votes]} ({finding.fired} of {finding.judged})"
     seen = f"{votes}, confidence {finding.sureness}"
@@ -185,16 +190,6 @@ def _describe_finding(finding: Finding, colour: bool) -> Iterator[str]:
         yield from _wrap("code", finding.line)
     yield from _wrap("why", finding.why)
     yield from _wrap("next", finding.todo)
-
-
-def _fill(line: str) -> str:
-    """Return a line as a terminal has room for it; in a pipe it stays one line."""
-    if not sys.stdout.isatty():
-        return line
-    width = max(40, shutil.get_terminal_size().columns)
-    if len(line) <= width:
-        return line
-    return textwrap.fill(line, width, subsequent_indent="  ", break_on_hyphens=False)
 
 
 def _wrap(label: str, text: str) -> list[str]:

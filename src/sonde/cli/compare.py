@@ -23,6 +23,7 @@ from sonde.advice.compare import (
 )
 from sonde.advice.finding import Finding
 from sonde.cli import _options, _table
+from sonde.cli._terminal import fill
 from sonde.cli.snapshot_commands.diff import compare_files
 from sonde.words import clean, show_moment
 
@@ -60,7 +61,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def run(args: argparse.Namespace) -> int:
-    if os.path.isfile(args.before) and os.path.isfile(args.after):
+    if _is_snapshot(args.before) and _is_snapshot(args.after):
         return compare_files(args.before, args.after, args.format, args.output)
     found = compare(args.before, args.after)
     if args.format == "json":
@@ -73,12 +74,19 @@ def run(args: argparse.Namespace) -> int:
     return FOUND if fails else 0
 
 
+def _is_snapshot(target: str) -> bool:
+    """Tell whether a target is a file of statistics, and not a program in the working folder, which
+    is named like its recordings."""
+    return os.path.isfile(target) and not target.endswith(".py")
+
+
 def _draw_all(found: Comparison, everything: bool, file: IO[str]) -> None:
     colour = file.isatty() and environ.uses_colour()
-    file.write(_paint(_describe_comparison(found), found.verdict, colour) + "\n")
+    verdict = fill(_describe_comparison(found), file)
+    file.write(_paint(verdict, found.verdict, colour) + "\n")
     for name, side in (("before", found.before), ("after", found.after)):
-        file.write(f"{name:<7} {_describe_side(side)}\n")
-    file.writelines(f"{line}\n" for line in _describe_starvation(found))
+        file.write(fill(f"{name:<7} {_describe_side(side)}", file, " " * 8) + "\n")
+    file.writelines(f"{fill(line, file)}\n" for line in _describe_starvation(found))
     wanted = (WORSE, BETTER, OTHER, UNCLEAR, SAME) if everything else (WORSE, BETTER, OTHER)
     rows = [row for row in found.changes if row.verdict in wanted or row.name in ("step", "run")]
     _draw_changes(rows, file, colour)
@@ -88,7 +96,7 @@ def _draw_all(found: Comparison, everything: bool, file: IO[str]) -> None:
         _draw_changes(code if everything else code[:_MOST], file, colour)
         if len(code) > _MOST and not everything:
             file.write(f"… and {len(code) - _MOST} more: --all\n")
-    file.writelines(f"{line}\n" for line in _describe_advice(found))
+    file.writelines(f"{fill(line, file, '    ')}\n" for line in _describe_advice(found))
     if everything and found.missing:
         file.write("\nnot compared\n" + "".join(f"  {line}\n" for line in found.missing))
 
@@ -101,9 +109,13 @@ def _describe_comparison(found: Comparison) -> str:
                  SAME: "the same"}  # fmt: skip
         much = "much " if step.much and step.verdict in (WORSE, BETTER) else ""
         if step.name == "run":
-            likewise = (row for row in found.code if row.verdict == step.verdict != SAME)
+            likewise = (row for row in found.code if row.verdict == step.verdict)
+            word = "most"
+            if step.verdict == SAME:  # a program that runs for a given time may do less in it
+                likewise = (row for row in found.code if row.verdict == WORSE and row.much)
+                word = "but"
             most = next(likewise, None)
-            where = f"; most: {clean(most.name)}, {_show_sides(most)}" if most else ""
+            where = f"; {word}: {clean(most.name)}, {_show_sides(most)}" if most else ""
             sides = f"{_show_sides(step)}, {step.change_pct:+.0f} %"
             return f"{much}{words[step.verdict]}: the run took {sides}{where}"
         return f"{much}{words[step.verdict]}: a step takes {_show_change(step)}"
@@ -151,18 +163,16 @@ def _draw_changes(rows: Sequence[Change], file: IO[str], colour: bool) -> None:
         for row in rows
     ]  # fmt: skip
 
-    def paint(at: int, column: int, cell: str) -> str:
-        return _paint(cell, rows[at].verdict, colour) if column == 5 else cell
+    change = "change" if is_short else "change (95 %)"
+    names = ("what", "before", "after", "unit", change, "verdict")
+    shown = _table.wrap_text(names, cells, file, 0)
+    verdicts = {_name(row): row.verdict for row in rows}
 
-    names = (
-        "what",
-        "before",
-        "after",
-        "unit",
-        "change" if is_short else "change (95 %)",
-        "verdict",
-    )
-    _table.draw_table(names, cells, file, [False, True, True, False, False, False], paint)
+    def paint(at: int, column: int, cell: str) -> str:
+        verdict = verdicts.get(str(shown[at][5]), "")
+        return _paint(cell, verdict, colour) if column == 5 else cell
+
+    _table.draw_table(names, shown, file, [False, True, True, False, False, False], paint)
 
 
 def _name(row: Change) -> str:

@@ -51,7 +51,7 @@ def run(args: argparse.Namespace) -> int:
             for key in known
         ]  # fmt: skip
         names = ("pid", "setting", "value", "from", "meaning")
-        _table.draw_table(names, _table.wrap_last(names, rows, sys.stdout), sys.stdout)
+        _table.draw_table(names, _table.wrap_text(names, rows, sys.stdout), sys.stdout)
     return 0
 
 
@@ -67,7 +67,7 @@ def _show_all() -> int:
         when = "any time" if key.changeable else "at start"
         rows.append((key.name, key.show(values[key.name]), source, when, key.doc))
     names = ("setting", "value", "from", "change", "meaning")
-    shown = _table.wrap_last(names, rows, sys.stdout)
+    shown = _table.wrap_text(names, rows, sys.stdout)
     _table.write_text(None, lambda file: _table.draw_table(names, shown, file))
     sys.stdout.write(_HOW)
     for complaint in complaints:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import argparse
 import os
+import resource
 import subprocess
 import sys
 import textwrap
@@ -23,6 +24,7 @@ EXAMPLES = (
     "sonde demo",
     "sonde demo --duration 20s --plain",
 )
+_STARVED = 0.5  # of a processor: both jobs always have work
 _MOST_LINES = 12  # of the tree
 
 
@@ -145,12 +147,24 @@ class _Program:
             env=environ.make_child_environment(SONDE="1"), cwd=self._folder,
             stdout=subprocess.PIPE, text=True,
         )  # fmt: skip
+        begin, used_s = time.monotonic(), _read_cpu()
         _show_progress(job, self._seconds)
         printed, _ = job.communicate()
+        share = (_read_cpu() - used_s) / (time.monotonic() - begin)
         if job.returncode:
             raise Error(f"the job of the demo ended with code {job.returncode}")
         print(*printed.splitlines()[-1:])
+        if share < _STARVED:
+            print(f"Other programs kept the machine busy: the job got {100 * share:.0f} % of a "
+                  "processor, which may hide what is wrong.\nTry again when it is quiet, or with "
+                  "--duration 30s.")  # fmt: skip
         return job.pid
+
+
+def _read_cpu() -> float:
+    """Return the CPU time of the processes that we started and that ended, in seconds."""
+    used = resource.getrusage(resource.RUSAGE_CHILDREN)
+    return used.ru_utime + used.ru_stime
 
 
 def _show(question: str, command: str, *words: str) -> None:

@@ -23,6 +23,7 @@ from sonde.analysis.heap import (
 from sonde.analysis.window import find_window
 from sonde.cli import _options, _table
 from sonde.cli._missing import tell_missing
+from sonde.cli._terminal import fill
 from sonde.cli._tree_text import draw_nodes
 from sonde.export.files import write_file
 from sonde.store.recording import open_recording
@@ -105,14 +106,14 @@ def _export(heap: Heap, args: argparse.Namespace) -> int:
 
 def _draw_tree(heap: Heap, args: argparse.Namespace, file: IO[str]) -> None:
     tree = read_heap_tree(heap, args.by, args.mine, all_frames=args.all_frames)
-    nodes = tree.list_nodes("total", args.limit)
+    nodes = tree.list_nodes("total", args.limit, 0.01 if args.limit else 0.0)
     for line in _describe(heap, args.by, tree):
-        file.write(line + "\n")
+        file.write(fill(line, file) + "\n")
     if not nodes:
         return
     file.write("\n      bytes  share\n")
     draw_nodes(tree, nodes, _show_numbers, lambda node: clean(node.step.name), file)
-    hidden = len(tree.list_nodes("total")) - len(nodes)
+    hidden = len(tree.list_nodes("total", least=0)) - len(nodes)
     if hidden > 0:
         file.write(f"\n{hidden} lines with less memory are left out: --limit 0 shows them\n")
 

@@ -30,6 +30,7 @@ from sonde.analysis.window import find_window
 from sonde.cli import _options, _table
 from sonde.cli._missing import tell_missing
 from sonde.cli._recordings import open_any, tell_missing_hosts
+from sonde.cli._terminal import fill
 from sonde.cli.export import name_file, write_stdout
 from sonde.errors import ConfigError
 from sonde.export.files import write_file
@@ -190,9 +191,9 @@ def _draw_all(
     file: IO[str],
 ) -> None:
     for line in lines:
-        file.write(line + "\n")
+        file.write(fill(line, file) + "\n")
     file.write("\n")
-    columns = _list_columns(nodes, report, args.flat)
+    columns = known = _list_columns(nodes, report, args.flat)
     if file.isatty():
         columns = _fit(columns, nodes, shutil.get_terminal_size().columns)
     else:
@@ -208,6 +209,9 @@ def _draw_all(
         return f"\x1b[2m{cell}\x1b[0m" if faint else cell
 
     _table.draw_table(names, rows, file, [right for _name, right, _show in columns], paint)
+    left_out = [name for name, _right, _show in known if name and name not in names]
+    if left_out:
+        file.write(f"no room for {', '.join(left_out)}: a pipe or --format json has all\n")
 
 
 Show = Callable[[ModuleNode], str]

@@ -4,21 +4,23 @@ from __future__ import annotations
 
 import argparse
 import os
+import shutil
 import sys
 import time
-from collections.abc import Iterator
-from typing import Any
+from collections.abc import Iterator, Sequence
+from typing import IO, Any
 
 from sonde import environ, launch
 from sonde.analysis.standstill import look_at
 from sonde.cli import _options, _table
+from sonde.cli._command_text import fit_commands
 from sonde.collector.retention import measure_bytes
 from sonde.errors import ConfigError, Error
 from sonde.fleet.hosts import CLUSTER_TIMEOUT_S, find_cluster
 from sonde.session import Session, list_folders, source_states
 from sonde.session.ending import find_end_wall_ns, find_ending
 from sonde.session.spawns import find_starters
-from sonde.words import clean, show_bytes
+from sonde.words import clean, shorten_command, show_bytes
 
 GROUP = "record"
 EXAMPLES = (
@@ -39,6 +41,8 @@ _OF_HOSTS = """
 SELECT host, pid, CASE WHEN paused THEN 'paused' ELSE state END AS state, rank, job, start_wall_ns,
        command, session, exit_reason
 FROM sonde.session ORDER BY start_wall_ns"""
+_COMMAND = 24  # columns that a command needs to be told from others
+_OPTIONAL = ("size", "started_by", "started")  # what a narrow list can do without, in this order
 _HELLOS = 4  # the fastest of them tells most about the clock
 
 
@@ -70,13 +74,34 @@ def run(args: argparse.Namespace) -> int:
                 print(clean(f"process {row['pid']}: {row['stands']}"))
         names = _choose_names(found, args.long)
         shown = [{**row, **_show(row)} for row in found]
-        cells = [[row[name] for name in names] for row in shown]
-        _table.write_text(args.output, lambda file: _table.draw_table(names, cells, file))
+        _table.write_text(args.output, lambda file: _draw(names, shown, file))
     else:
         print(f"nothing is recorded in {root}; try `sonde run train.py`")
     for line in broken:  # what is wrong comes last, where it is seen
         print(f"sonde: {line}", file=sys.stderr)
     return 0
+
+
+def _draw(names: Sequence[str], rows: list[dict[str, Any]], file: IO[str]) -> None:
+    """Draw the list. On a narrow terminal a job is named in full, as it must be typed, a command by
+    what tells it from the others; what else finds no room is left out."""
+    left_out: list[str] = []
+    if file.isatty():
+        width = shutil.get_terminal_size().columns
+        cells = {name: [str(row[name] or "") for row in rows] for name in names}
+        wide = {name: max(map(len, [name, *column])) for name, column in cells.items()}
+        wide["command"] = min(wide["command"], _COMMAND)
+        for name in _OPTIONAL:
+            if name in names and sum(wide[one] + 2 for one in names) - 2 > width:
+                names = [one for one in names if one != name]
+                left_out.append(name)
+        room = width - sum(wide[one] + 2 for one in names if one != "command")
+        commands = fit_commands(cells["command"], max(room, _COMMAND))
+        rows = [{**row, "command": one} for row, one in zip(rows, commands, strict=True)]
+    shown = [[row[name] for name in names] for row in rows]
+    _table.draw_table(names, shown, file, keep=("job",))
+    if left_out:
+        file.write(f"no room for {', '.join(left_out)}: --format json has all\n")
 
 
 def _list_cluster(args: argparse.Namespace) -> int:
@@ -116,7 +141,7 @@ def _show_remote(row: dict[str, Any]) -> dict[str, Any]:
         **row,
         "started": time.strftime("%H:%M:%S" if _is_today(started) else "%m-%d %H:%M", started),
         "clock": f"{ahead:+.1f} ± {error:.1f} ms",
-        "command": _shorten_more(_shorten(row["command"].split(" "))),
+        "command": shorten_command(_shorten(row["command"].split(" "))),
     }
 
 
@@ -243,7 +268,7 @@ def _show(row: dict[str, Any]) -> dict[str, str | None]:
     return {
         "state": row["word"] or row["state"],
         "started": time.strftime("%H:%M:%S" if _is_today(started) else "%m-%d %H:%M", started),
-        "command": _shorten_more(row["command"]),
+        "command": shorten_command(row["command"]),
         "started_by": None if row["started_by"] is None else os.path.basename(row["started_by"]),
         "lasted": None if dur_ns is None else _span(dur_ns / 1e9),
         "size": None if row["size_bytes"] is None else show_bytes(row["size_bytes"]),
@@ -258,18 +283,6 @@ def _shorten(argv: list[str]) -> str:
 
 def _is_today(moment: time.struct_time) -> bool:
     return moment[:3] == time.localtime()[:3]
-
-
-def _shorten_more(command: str) -> str:
-    """Return a command without its interpreter and without the folder of its program: that is the
-    same for many, and stands where the difference would be."""
-    if "from multiprocessing.spawn" in command or "from multiprocessing.forkserver" in command:
-        return "(started by multiprocessing)"
-    first, _, rest = command.partition(" ")
-    if not first.startswith("python") or not rest or rest.startswith("-"):
-        return command
-    program, _, words = rest.partition(" ")
-    return f"{os.path.basename(program)} {words}".strip()
 
 
 def _span(seconds: float) -> str:

@@ -8,9 +8,16 @@ import textwrap
 from collections.abc import Iterator, Sequence
 from typing import IO, Any
 
-from sonde.analysis.code_fold import Step, fold
-from sonde.analysis.code_names import MINE, find_owner, shorten_file
-from sonde.analysis.request_stacks import NEEDS, RequestStack, read_frames, read_stacks
+from sonde.analysis.code_fold import Step
+from sonde.analysis.code_names import MINE, shorten_file
+from sonde.analysis.request_stacks import (
+    HOLDER,
+    NEEDS,
+    RequestStack,
+    fold_holder,
+    read_frames,
+    read_stacks,
+)
 from sonde.analysis.window import find_window
 from sonde.cli import _options, _table
 from sonde.errors import Error
@@ -40,7 +47,7 @@ SELECT method, coalesce(route, '(no route)') AS route, COUNT(*) AS requests,
 FROM python.request WHERE {inside} GROUP BY ALL ORDER BY {sort} DESC, route"""
 _ALL = """
 SELECT COUNT(*) AS requests, SUM(dur_ns) / 1e9 AS total_s, MAX(others) + 1 AS at_once,
-       (MAX(epoch_ns(ts) + dur_ns) - MIN(epoch_ns(ts))) / 1e9 AS span_s,
+       MIN(epoch_ns(ts)) AS first_ns, MAX(epoch_ns(ts) + dur_ns) AS last_ns,
        COUNT(*) FILTER (status >= 500 OR error IS NOT NULL) AS failed
 FROM python.request WHERE {inside}"""
 _SINGLE = """
@@ -49,22 +56,28 @@ SELECT ts, host, pid, thread, t_ns, method, coalesce(route, '(no route)') AS rou
 FROM python.request WHERE {inside}
 QUALIFY row_number() OVER (PARTITION BY method, route ORDER BY dur_ns DESC) <= 2
 ORDER BY dur_ns DESC LIMIT {most}"""
-# A callback that keeps the loop for longer than this makes others late.
+# A callback that keeps the loop for longer than this makes others late. A row of python.event_loop
+# is written at the end of its time; those count that share time with the requests.
 _LONG_NS = 50_000_000
 _LOOPS = """
 WITH loop AS (
   SELECT host, pid, thread, SUM(wall_ns) AS wall_ns, SUM(idle_ns) AS idle_ns
-  FROM python.event_loop WHERE {inside} GROUP BY ALL),
+  FROM python.event_loop
+  WHERE epoch_ns(ts) > {first_ns} AND epoch_ns(ts) - wall_ns < {last_ns} GROUP BY ALL),
 hold AS (
   SELECT host, pid, thread, t_ns + dur_ns - held_ns AS since_ns, SUM(dur_ns) AS dur_ns,
-         ARG_MAX(stack, dur_ns) AS stack
+         ARG_MAX({stack}, dur_ns) AS stack
   FROM python.loop_hold WHERE {inside} GROUP BY ALL HAVING SUM(dur_ns) >= {long}),
+place AS (
+  SELECT host, pid, thread, stack, COUNT(*) AS times, SUM(dur_ns) AS held_ns,
+         MAX(dur_ns) AS longest_ns FROM hold GROUP BY ALL),
 held AS (
-  SELECT host, pid, thread, COUNT(*) AS times, SUM(dur_ns) AS held_ns, MAX(dur_ns) AS longest_ns,
-         ARG_MAX(stack, dur_ns) AS stack
-  FROM hold GROUP BY ALL)
+  SELECT host, pid, thread, SUM(times)::BIGINT AS times, SUM(held_ns) AS held_ns,
+         MAX(longest_ns) AS longest_ns, LIST(stack ORDER BY held_ns DESC)[:{places}] AS stacks,
+         LIST(held_ns::BIGINT ORDER BY held_ns DESC)[:{places}] AS sums
+  FROM place GROUP BY ALL)
 SELECT pid, 100 * (1 - idle_ns / wall_ns) AS busy_pct, times, 100 * held_ns / wall_ns AS held_pct,
-       longest_ns::BIGINT AS longest_ns, stack
+       longest_ns::BIGINT AS longest_ns, stacks, sums
 FROM loop SEMI JOIN (FROM python.request WHERE {inside}) USING (host, pid)
 LEFT JOIN held USING (host, pid, thread) WHERE wall_ns > 0 ORDER BY busy_pct DESC"""
 _KINDS = {
@@ -90,7 +103,8 @@ def run(args: argparse.Namespace) -> int:
         window = find_window(recording, args.since, args.until, last=_LAST)
         words = {
             "inside": _INSIDE.format(since=window.since_ns, until=window.until_ns),
-            "sort": _SORTS[args.sort], "most": _SLOWEST, "long": _LONG_NS,
+            "sort": _SORTS[args.sort], "most": _SLOWEST, "long": _LONG_NS, "stack": HOLDER,
+            "places": 2,
         }  # fmt: skip
         routes = recording.query(_ROUTES.format(**words)).to_pylist()
         if not routes:
@@ -98,18 +112,20 @@ def run(args: argparse.Namespace) -> int:
         if args.format != "table":
             _table.write_records(routes, _KINDS, args.format, args.output)
             return 0
-        whole, loops, slowest = (
-            recording.query(sql.format(**words)).to_pylist() for sql in (_ALL, _LOOPS, _SINGLE)
+        (whole,) = recording.query(_ALL.format(**words)).to_pylist()
+        loops, slowest = (
+            recording.query(sql.format(**words, **whole)).to_pylist() for sql in (_LOOPS, _SINGLE)
         )
         stacks = read_stacks(recording, slowest)
-        frames = read_frames(recording, [loop["stack"] for loop in loops if loop["stack"]])
+        frames = read_frames(recording, {one for loop in loops for one in loop["stacks"] or ()})
     folder = recording.sessions[0].meta.cwd
     for loop in loops:
-        steps = fold(frames.get(loop["stack"], ()), find_owner)
-        loop["where"] = _name_chain(steps, folder, 2)
+        loop["where"] = [
+            _name_chain(fold_holder(stack, frames), folder, 2) for stack in loop["stacks"] or ()
+        ]
 
     def draw(file: IO[str]) -> None:
-        _draw_sums(whole[0], routes, loops, file)
+        _draw_sums(whole, routes, loops, file)
         _draw_slowest(list(zip(slowest, stacks, strict=True)), folder, file)
 
     _table.write_text(args.output, draw)
@@ -132,7 +148,7 @@ def _explain_nothing(target: str, recording: Recording) -> str:
 def _draw_sums(
     whole: dict[str, Any], routes: list[dict[str, Any]], loops: list[dict[str, Any]], file: IO[str]
 ) -> None:
-    span_s = max(whole["span_s"], 1e-9)
+    span_s = max(whole["last_ns"] - whole["first_ns"], 1) / 1e9
     lines = [
         f"{whole['requests']:,} requests in {show_duration(1e9 * span_s)}: "
         f"{whole['requests'] / span_s:.3g} a second, {whole['total_s'] / span_s:.2g} under way on "
@@ -158,10 +174,14 @@ def _describe_loop(loop: dict[str, Any]) -> str:
     text = f"the event loop of {loop['pid']} was busy {loop['busy_pct']:.0f} % of the time"
     if not loop["times"]:
         return f"{text}, and no callback kept it for long"
+    places = "; ".join(
+        f"{show_duration(held_ns)} {where}"
+        for held_ns, where in zip(loop["sums"], loop["where"], strict=True)
+    )
     return clean(
         f"{text}; {loop['times']} callback{'s' * (loop['times'] != 1)} kept it for "
-        f"{_LONG_NS // 10**6} ms or more, {loop['held_pct']:.0f} % of the time, the longest "
-        f"{show_duration(loop['longest_ns'])} in {loop['where'] or 'a callback in C'}"
+        f"{_LONG_NS // 10**6} ms or more, {loop['held_pct']:.0f} % of the time and "
+        f"{show_duration(loop['longest_ns'])} at most: {places}"
     )
 
 
@@ -191,7 +211,7 @@ def _describe_stack(row: dict[str, Any], stack: RequestStack, folder: str | None
     most = row["dur_ns"] / 4
     if stack.holder and stack.held_ns > most:
         who = _name_chain(stack.holder, folder, 2)
-        yield f"{show_duration(stack.held_ns)} while others kept the event loop, most of all {who}"
+        yield f"{show_duration(stack.held_ns)} while others kept the event loop, mostly {who}"
     elif (rest_ns := row["dur_ns"] - stack.seen_ns) > most:
         rest = show_duration(rest_ns)
         yield f"{rest} not seen in its function: awaiting, in the framework, or not sampled"

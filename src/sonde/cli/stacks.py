@@ -11,16 +11,18 @@ from collections.abc import Iterator
 
 from sonde import _core, environ
 from sonde.cli import _options
+from sonde.cli._native_text import is_ours
 from sonde.cli._stack_text import Painter, StackText
 from sonde.errors import ConfigError, Error, NoSession, NotYours
 from sonde.session import Session, stack_table, steering
 from sonde.session.ending import choose_ended, find_ending
+from sonde.session.held_lock import HeldLock
 from sonde.session.last_stacks import pick_raised, read_last_stacks, read_raised
-from sonde.session.lock_waits import HeldLock, add_locks, read_lock_waits, take_newest
+from sonde.session.lock_waits import add_locks, read_lock_waits, take_newest
 from sonde.session.missing_names import describe_missing_names
 from sonde.session.stack_table import StackFrame, ThreadStack
 from sonde.session.target import find_sessions
-from sonde.words import clean
+from sonde.words import clean, shorten_command
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -177,18 +179,18 @@ class _Shown:
 
     def as_text(self) -> Iterator[str]:
         state = "" if self.is_alive else f"; it {self.ending}. This is where it was"
-        paint = _make_painter()
         rank = "" if self.rank is None else f" (rank {self.rank})"
-        yield paint(1, f"Process {self.pid}{rank}: {clean(self.command)}") + state
-        text = StackText(paint, self.folder, self.start_ns)
+        text = StackText(_make_painter(), self.folder, self.start_ns, _find_width())
+        command = clean(shorten_command(self.command))
+        yield from text.draw_head(f"Process {self.pid}{rank}: {command}", state)
         if self.raised:
             yield ""
-            yield f"{paint(1, 'Raised')} {clean(self.raised[0])}"
+            yield from text.draw_head("Raised", f" {clean(self.raised[0])}")
             yield from text.draw_frames(self.raised[1])
         yield from text.draw_threads(self.threads, self.locals)
         yield from text.draw_tasks(self.tasks)
         for note in self.notes:
-            yield f"({note})"
+            yield from text.draw_head("", f"({note})")
 
     def _find_locals(self, one: ThreadStack, depth: int) -> dict[str, str] | None:
         return self.locals[one.thread][depth] if one.thread in self.locals else None
@@ -201,7 +203,9 @@ class _Outside(_Shown):
         from sonde.attach import outside, procfs  # only here: most processes are recorded
 
         found = outside.read_stacks(pid)
-        super().__init__(pid, procfs.ProcessFiles(pid).read_words("cmdline"))
+        files = procfs.ProcessFiles(pid)
+        super().__init__(pid, files.read_words("cmdline"))
+        self.folder, self.start_ns = files.read_link("cwd"), files.find_start()
         self.threads = found.threads
         self.notes += [
             f"thread {thread} ran on while it was read: its frames may be of two moments"
@@ -221,7 +225,7 @@ class _Native(_Shown):
 
         found = native.read_stacks(pid)
         super().__init__(pid, procfs.ProcessFiles(pid).read_words("cmdline"))
-        self.threads = found.threads
+        self.threads = [one for one in found.threads if not is_ours(one.frames)]
         self.notes += found.notes
         if args.locals or args.tasks:
             self.notes.append("no locals and tasks: ask for them without --native")

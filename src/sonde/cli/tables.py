@@ -20,6 +20,9 @@ EXAMPLES = (
 )
 
 
+_NEAR = 4  # names in an error
+
+
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     _options.add_target(
         parser, "the recording; without it, list every table that sonde knows", optional=True
@@ -47,7 +50,7 @@ def run(args: argparse.Namespace) -> int:
         cells = [tuple(row.values()) for row in rows]
 
         def draw(file: IO[str]) -> None:
-            _table.draw_table(list(names), _table.wrap_last(list(names), cells, file), file)
+            _table.draw_table(list(names), _table.wrap_text(list(names), cells, file), file)
 
         _table.write_text(args.output, draw)
     else:
@@ -61,8 +64,9 @@ def _choose(name: str, schemas: list[Schema]) -> list[Schema]:
     found = [schema for schema in schemas if name in (schema.table, _bare(schema))]
     if found:
         return found
-    near = find_nearest(name, [schema.table for schema in schemas])
-    hint = f"; the nearest are {', '.join(near)}" if near else ""
+    known = [schema.table for schema in schemas]
+    near = [table for table in known if name in table] or find_nearest(name, known)
+    hint = f"; the nearest are {', '.join(near[:_NEAR])}" if near else ""
     raise ConfigError(f"there is no table {name}{hint}; `sonde tables` lists all")
 
 

@@ -5,19 +5,19 @@ from __future__ import annotations
 import argparse
 import os
 import sys
+import time
 from typing import IO, Any
 
-from sonde import environ, settings
+from sonde import settings
 from sonde.analysis.code_names import shorten_file
 from sonde.cli import _options, _table
 from sonde.cli._missing import tell_missing
+from sonde.cli._visit import open_sessions
 from sonde.errors import ConfigError
 from sonde.fleet.hosts import find_cluster
-from sonde.session import files
-from sonde.session.target import find_sessions
-from sonde.tui.page import WINDOWS_S, Choice, make_page, measure, units_of
-from sonde.tui.process import TopProcess, open_processes
-from sonde.tui.shares import list_shares
+from sonde.session import Session, files
+from sonde.tui.page import WINDOWS_S, Choice, list_own_shares, make_page, measure, show_window
+from sonde.tui.process import LONGEST_S, TopProcess, open_processes
 from sonde.tui.team import find_members, sum_shares
 from sonde.tui.tree import Unit
 from sonde.words import show_duration_short, show_share
@@ -31,8 +31,8 @@ EXAMPLES = (
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
-    _options.add_target(parser, "the processes to watch; of a cluster or a shared place, one "
-                        "table of all ranks is printed", cluster=True)  # fmt: skip
+    _options.add_target(parser, "the processes to watch, recorded or not; of a cluster or a "
+                        "shared place, one table of all ranks", cluster=True)  # fmt: skip
     parser.add_argument("--view", choices=("functions", "lines", "threads"), default="functions",
                         help="what to show first (default: %(default)s)")  # fmt: skip
     _options.add_by(parser)
@@ -55,13 +55,22 @@ def run(args: argparse.Namespace) -> int:
         from sonde.cli._rank_loads import show_ranks  # only here: it needs Arrow
 
         return show_ranks(args, window_s)
-    choice = Choice(args.view, args.by, window_s, args.idle)
-    processes = open_processes(find_sessions(args.target, environ.find_root()))
+    with open_sessions(args.target) as (sessions, is_new):
+        return _show(sessions, Choice(args.view, args.by, window_s, args.idle), args, is_new)
+
+
+def _show(sessions: list[Session], choice: Choice, args: argparse.Namespace, is_new: bool) -> int:
     plain = args.once or args.output or args.format != "table"
     if plain or not (sys.stdin.isatty() and sys.stdout.isatty()):
-        return _print_once(processes, choice, args)
+        if is_new:
+            span_s = min(choice.window_s or _LOOK_S, _LOOK_S)
+            told = f"process {args.target} is not recorded: it is watched for {span_s:g} s"
+            print(f"sonde: {told}", file=sys.stderr)
+            time.sleep(span_s)
+        return _print_once(open_processes(sessions), choice, args)
     from sonde.tui.screen import Top  # Textual takes a third of a second
 
+    processes = open_processes(sessions)
     if len(processes) > 1:
         choice = Choice("processes", args.by, choice.window_s, args.idle)
     Top(processes, choice).run()
@@ -107,6 +116,7 @@ def _print_once(processes: list[TopProcess], choice: Choice, args: argparse.Name
     return 0
 
 
+_LOOK_S = 5.0  # how long a process is watched that is not recorded
 _MOST = 40  # functions on a terminal
 _SHARES = {
     "self_pct": "float64", "total_pct": "float64", "self_ns": "int64", "total_ns": "int64",
@@ -128,7 +138,7 @@ def _list_rows(process: TopProcess, choice: Choice) -> list[dict[str, Any]]:
 
 def _list_units(process: TopProcess, choice: Choice) -> list[dict[str, Any]]:
     weighed = measure(choice, process)
-    found = list_shares(weighed, units_of(choice, weighed.tree))
+    found = list_own_shares(choice, weighed)
     return [
         {
             "self_pct": _round_pct(share.self_ns, weighed.whole),
@@ -177,6 +187,7 @@ def _draw(processes: list[TopProcess], choice: Choice, file: IO[str]) -> None:
 
 
 def _draw_members(processes: list[TopProcess], choice: Choice, file: IO[str]) -> None:
+    file.write(f"each process, {show_window(choice.window_s or LONGEST_S)}\n")
     rows: list[tuple[object, ...]] = []
     for member in find_members(processes, choice.window_s):
         session, usage, unit = member.process.session, member.process.read_usage(), member.unit
@@ -192,7 +203,7 @@ def _draw_members(processes: list[TopProcess], choice: Choice, file: IO[str]) ->
         names, rows = names[1:], [row[1:] for row in rows]
     right = [name in ("rank", "pid", "CPU", "working", "waiting") for name in names]
     _table.draw_table(names, rows, file, right)
-    file.write(f"\nthe sum of {len(processes)} processes\n")
+    file.write(f"\nthe sum of {len(processes)} processes, {show_window(choice.window_s)}\n")
 
 
 def _show_place(unit: Unit, folder: str | None) -> str:

@@ -19,7 +19,7 @@ from sonde.words import clean, find_pct, show_duration
 
 GROUP = "ask"
 EXAMPLES = (
-    "sonde tree 4242                          the last five minutes of a live process",
+    "sonde tree 4242                          since the start of the recording",
     "sonde tree 4242 --since 30s --sort waiting",
     "sonde tree gunicorn-7 --thread MainThread --limit 60",
 )
@@ -60,13 +60,16 @@ def run(args: argparse.Namespace) -> int:
     with recording.freeze("python.stack_sample python.thread python.frame") as still:
         window = find_window(still, args.since, args.until)
         profile = Profile(still, Selection(window, tuple(args.thread)))
-        tree = read_tree(profile, mine=args.mine, all_frames=args.all_frames, idle=args.idle)
+        tree = read_tree(
+            profile, mine=args.mine, all_frames=args.all_frames, idle=args.idle,
+            hot_calls=not args.all_frames,
+        )  # fmt: skip
     if args.format != "table":
         found = tree.list_nodes(args.sort, least=0)
         records = [_make_record(depth, node, tree) for depth, node in found]
         _table.write_records(records, _FIELDS, args.format, args.output)
         return 0
-    nodes = tree.list_nodes(args.sort, args.limit)
+    nodes = tree.list_nodes(args.sort, args.limit, 0.01 if args.limit else 0.0)
     _table.write_text(args.output, lambda file: _draw(tree, nodes, args, file))
     return 0
 
@@ -94,7 +97,7 @@ def _draw(
         return
     file.write("\n   total  share   waiting\n")
     draw_nodes(tree, nodes, _show_numbers, _name, file)
-    hidden = len(tree.list_nodes(args.sort)) - len(nodes)
+    hidden = len(tree.list_nodes(args.sort, least=0)) - len(nodes)
     if hidden > 0:
         lines = "1 line with less time is" if hidden == 1 else f"{hidden} lines with less time are"
         file.write(f"\n{lines} left out: --limit 0 shows all\n")

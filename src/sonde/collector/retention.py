@@ -12,6 +12,7 @@ from sonde.errors import Error
 from sonde.session import Session, captures, list_folders, snapshots
 from sonde.session.ending import find_end_wall_ns
 from sonde.session.files import remove_quietly
+from sonde.session.memory_limit import find_memory_limit
 from sonde.settings import Value
 from sonde.store import archive
 
@@ -21,6 +22,7 @@ EVERY_S = 30.0
 SPARE = (
     16  # one part in this many is freed beyond the limit, and may be archived before we look again
 )
+MEMORY_SHARE = 8  # where files are memory, all recordings take one part in this many of it
 REST = 20  # looking at many sessions takes long: rest this many times as long
 
 
@@ -28,7 +30,9 @@ class Retention:
     """Enforces the limits of a root: now and then, and at once when much has been archived."""
 
     def __init__(self, root: str, limits: Limits) -> None:
-        self._root, self._limits = root, limits
+        most = (find_memory_limit(root) or 2**62) // MEMORY_SHARE
+        room = min(int(limits["retain.bytes"]), most)
+        self._root, self._limits = root, {**limits, "retain.bytes": room}
         self._last_s, self._took_s = float("-inf"), 0.0
         self._archived_bytes = 0
 

@@ -128,7 +128,7 @@ class Shipment:
             return
         file = name_file(self.session.id, 0, time.time_ns(), not is_sealed)
         path = self.place.path(name, find_day(self.session.start_wall_ns // 1000), file)
-        self.place.write(path, data)
+        self._write_file(path, data)
         self._cover(done.newest)
         done.newest, done.end = path, check
 
@@ -152,8 +152,17 @@ class Shipment:
     def _send(self, name: str, rows: pa.Table, first: int, last: int, is_live: bool) -> str:
         day = find_day(rows["ts"][0].value)
         path = self.place.path(name, day, name_file(self.session.id, first, last, is_live))
-        self.place.write(path, _write(self._complete(name, rows)))
+        self._write_file(path, _write(self._complete(name, rows)))
         return path
+
+    def _write_file(self, path: str, data: bytes) -> None:
+        """Write a file into the place. Until that is done, it is noted as one to be removed: if
+        this process is killed meanwhile, nobody else would know of the file."""
+        self._cover(path)
+        self.shipped.write(self.session.path(NAME))
+        self.place.write(path, data)
+        assert self.shipped.covered is not None
+        del self.shipped.covered[path]
 
     def _complete(self, name: str, rows: pa.Table) -> pa.Table:
         """Return rows with all that they need to be understood without any other file."""

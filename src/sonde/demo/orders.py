@@ -31,9 +31,9 @@ class Shop:
 def main(seconds):
     """Open the shop for a while; prints how long a customer waited."""
     shop = Shop(200_000)
-    begin = time.monotonic()
+    end, latest = time.thread_time() + seconds, time.monotonic() + 4 * seconds
     took = []
-    while time.monotonic() < begin + seconds:
+    while time.thread_time() < end and time.monotonic() < latest:  # longer on a busy machine
         start = time.monotonic()
         shop.sell()
         took.append(time.monotonic() - start)

@@ -25,13 +25,15 @@ def write_with(path: str, text: bool, packed: bool, write: Callable[[IO[Any]], N
     is to be packed.
 
     A pipe or a device is written as it is: a file must not take its place."""
-    if os.path.exists(path) and not os.path.isfile(path):
-        with open_file(path, text, packed) as file:
-            write(file)
-        return
     try:
+        if os.path.exists(path) and not os.path.isfile(path):
+            with open_file(path, text, packed) as file:
+                write(file)
+            return
         with Replacement(path) as hidden, open_file(hidden, text, packed, "x") as file:
             write(file)
+    except BrokenPipeError:  # whoever reads it has seen enough
+        raise
     except OSError as error:
         raise Error(f"{path}: {error.strerror}") from None
 

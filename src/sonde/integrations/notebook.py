@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import sys
+import sysconfig
+from types import FrameType
 from typing import Any
 
 import sonde
@@ -41,4 +44,24 @@ class _Magics:
             done = self._ipython.run_cell(cell)
         if not done.success:
             return None  # IPython has shown the error
-        return run.result()
+        # Threads of the kernel wait all the time, and would seem to take the most of it. What
+        # IPython calls on its way from the magic to the cell is not the cell's, either.
+        above = _list_files_above()
+        return run.result().cut(lambda frame: _is_users(frame[1]) and frame[1] not in above)
+
+
+def _list_files_above() -> set[str]:
+    """Return the files of whoever calls: among them is the cell that has the magic in it."""
+    found: set[str] = set()
+    frame: FrameType | None = sys._getframe(1)
+    while frame is not None:
+        found.add(frame.f_code.co_filename)
+        frame = frame.f_back
+    return found
+
+
+def _is_users(file: str) -> bool:
+    """Tell whether a file is a cell or another of the user's own."""
+    if {"site-packages", "dist-packages"} & set(file.split("/")):
+        return False
+    return bool(file) and not file.startswith((sysconfig.get_path("stdlib"), "<frozen"))

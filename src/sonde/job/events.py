@@ -4,13 +4,22 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
-from sonde import _core
+from sonde.errors import is_in_subinterpreter
 from sonde.job.decorate import can_decorate
 from sonde.job.decorate import decorate as wrap_function
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
     from typing import Any
+
+try:
+    from sonde import _core
+except ImportError as error:
+    if not is_in_subinterpreter(error):
+        raise
+    from sonde.job.subinterpreter import load_core
+
+    _core = load_core()  # it has all that this module uses
 
 span = _core.span
 mark = _core.mark

@@ -15,6 +15,7 @@ from sonde.job.profile_run import (
     begin_async,
     end,
     identify_caller,
+    log_end,
     release,
     wait_running,
     wait_running_async,
@@ -178,6 +179,13 @@ def _keep(wrapper: Any, ticket: Ticket | Unprofiled) -> None:
         wrapper.last_run = ticket.run
 
 
+def _close(run: Run) -> None:
+    """Let go of a run that its caller has stopped, once."""
+    run.on_end = None
+    release(run)
+    log_end(run)
+
+
 def _name(function: Callable[..., Any]) -> str:
     return str(getattr(function, "__qualname__", None) or repr(function))
 
@@ -205,7 +213,7 @@ class ProfileApi:
         ticket = begin(ProfileSettings(**settings), None)
         if isinstance(ticket, Ticket):
             ticket.is_used = True  # ending the run is up to the caller now
-            ticket.run.on_end = release
+            ticket.run.on_end = _close
         return ticket.run
 
 

@@ -356,11 +356,16 @@ def end(
     if isinstance(ticket, Unprofiled) or ticket.run.session.pid != os.getpid():
         return  # there is no run, or it belongs to the parent process
     _core.undisturbed(lambda: _end_now(ticket, quiet))
-    _log(f"{ticket.run.id} has ended; `sonde profile results {ticket.run.id}` shows it")
+    log_end(ticket.run)
     # The end of a generator is not an error of the work.
     if error is not None and not isinstance(error, (GeneratorExit, StopIteration)):
         run_id = ticket.run.id
         _add_note(error, f"sonde: profiled as {run_id}; `sonde profile results {run_id}` shows it")
+
+
+def log_end(run: Run) -> None:
+    """Write to the program's log that a run has ended."""
+    _log(f"{run.id} has ended; `sonde profile results {run.id}` shows it")
 
 
 def _end_now(ticket: Ticket, quiet: bool) -> None:

@@ -350,9 +350,9 @@ class Recorder:
 
     def _finish(self) -> None:
         has_failed = find_last_exception() is not None
-        self.leave_if_filtered()
         if self.lock.is_inherited() and not has_failed:
-            return  # a short-lived child, which was never recorded
+            return  # a short-lived child, which was never recorded: leaving the parent's takes long
+        self.leave_if_filtered()
         if is_new := has_failed and self.session is None:
             self._begin_late()  # a child that fails at once is worth a session
         self.end_with_program(is_new)

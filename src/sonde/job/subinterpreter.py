@@ -1,5 +1,6 @@
-"""What the names of `sonde` do in a subinterpreter, which cannot load the core: nothing.
-Nor do they after a filter of system calls that a recorded program has installed.
+"""What the names of `sonde` do in a subinterpreter: `span`, `counter` and `mark` write to the
+recording of the process, the others do nothing. Nor do any after a filter of system calls that a
+recorded program has installed.
 
 The stacks of its threads are recorded, because the sampler sees all interpreters of the process."""
 
@@ -11,7 +12,22 @@ TYPE_CHECKING = False
 if TYPE_CHECKING:
     from typing import Any
 
-_WHY = "this is a subinterpreter: its stacks are recorded with the process, its events are not"
+_WHY = "this is a subinterpreter: the main interpreter decides whether the process is recorded"
+
+
+def load_core() -> Any:
+    """Load the part of the core that is made for subinterpreters; it is in the same file."""
+    import _imp
+    from importlib.machinery import ExtensionFileLoader, ModuleSpec, PathFinder
+
+    name = "sonde._sub"
+    core = PathFinder.find_spec("sonde._core", sys.modules["sonde"].__path__)
+    if core is None or core.origin is None:
+        raise ImportError("the file of sonde._core is not there")
+    spec = ModuleSpec(name, ExtensionFileLoader(name, core.origin), origin=core.origin)
+    module = _imp.create_dynamic(spec)
+    _imp.exec_dynamic(module)
+    return module
 
 
 class Nothing:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import os
 from collections.abc import Iterator
 
@@ -24,6 +25,9 @@ from sonde.session.records import Exit, Meta, Sealed, read_config
 from sonde.settings import Value
 
 STATES = ("running", "ended", "killed", "unknown")
+_REMEMBERED = (
+    512  # files, some 50 KB each: agents and pages are asked about the same sessions again
+)
 
 
 class Session:
@@ -44,24 +48,22 @@ class Session:
         return os.path.join(self.folder, *parts)
 
     def _read_meta(self) -> Meta:
+        path = self.path(META)
         try:
-            values = read_checked(self.path(META))
+            return _read_meta(path, *_identify(path))
         except PermissionError:
             raise Damaged(
                 f"{self.folder} cannot be read: it is another user's, or its permissions forbid it"
             ) from None
         except OSError:
             raise Damaged(f"{self.folder} is not a session folder: it has no {META}") from None
-        version = values.get("format")
-        if isinstance(version, int) and version > VERSION:
-            raise Newer(self.folder)
-        return Meta.load(values, self.path(META))
 
     def read_sealed(self) -> Sealed | None:
         """Return what the collector wrote at the end of the session, or None before that."""
         if self._sealed is None:
+            path = self.path(SEALED)
             try:
-                self._sealed = Sealed.read(self.path(SEALED))
+                self._sealed = _read_sealed(path, *_identify(path))
             except FileNotFoundError:
                 return None
         return self._sealed
@@ -179,6 +181,26 @@ class Session:
         if known is None or known.status is None:
             return guess
         return "killed" if known.status & 0x7F else "ended"
+
+
+def _identify(path: str) -> tuple[int, int, int]:
+    """Return what changes when a file does: meta.json and sealed.json are written once."""
+    status = os.lstat(path)
+    return status.st_ino, status.st_size, status.st_mtime_ns
+
+
+@functools.lru_cache(maxsize=_REMEMBERED)
+def _read_meta(path: str, *_identity: int) -> Meta:
+    values = read_checked(path)
+    version = values.get("format")
+    if isinstance(version, int) and version > VERSION:
+        raise Newer(os.path.dirname(path))
+    return Meta.load(values, path)
+
+
+@functools.lru_cache(maxsize=_REMEMBERED)
+def _read_sealed(path: str, *_identity: int) -> Sealed:
+    return Sealed.read(path)
 
 
 def list_sessions(root: str) -> Iterator[Session]:

@@ -5,7 +5,8 @@ from __future__ import annotations
 from sonde.errors import Damaged
 from sonde.session import stack_table
 from sonde.session.folder import Session
-from sonde.session.lock_waits import HeldLock, add_locks, read_lock_waits
+from sonde.session.held_lock import HeldLock
+from sonde.session.lock_waits import add_locks, read_lock_waits
 from sonde.session.records import Record
 from sonde.session.stack_table import StackFrame, ThreadStack
 

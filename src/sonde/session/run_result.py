@@ -103,6 +103,18 @@ class Result:
             if any(sums):
                 yield paths[-1], (sums[0], sums[1], sums[2], sums[3])
 
+    def cut(self, is_root: Callable[[FrameTuple], bool]) -> Result:
+        """Return the part of the profile from the outermost frames on that `is_root` is true of;
+        stacks without any are left out."""
+        kept: dict[int, int] = {}  # by number of a node: its number in the part
+        nodes: list[tuple[int, int, int, int, int, int]] = []
+        for number, (parent, frame, *sums) in enumerate(self.found.nodes):
+            if parent in kept or is_root(self.found.frames[frame]):
+                kept[number] = len(nodes)
+                nodes.append((kept.get(parent, -1), frame, sums[0], sums[1], sums[2], sums[3]))
+        found = RunResult(**{**vars(self.found), "nodes": nodes})
+        return Result(found, self.folder, self.exports, self._on_export)
+
     def table(self, weight: str | None = None, limit: int | None = None) -> list[dict[str, object]]:
         """Return a row for each function with own and total time and shares, by own time."""
         weight = self.weight if weight is None else weight

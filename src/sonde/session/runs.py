@@ -1,4 +1,4 @@
-"""Runs: bounded profiles of a process, each with an id, states and a result.
+"""Runs: bounded profiles of a process, each with an id, states and a result: when one may begin.
 
 A run is a folder in its session with the request and the stack sums that the job's native thread
 wrote at its start and at its end. So a run needs no Python thread, no server and no open file: any
@@ -105,7 +105,8 @@ def _open_page(target: Session) -> _core.Map:
     if not target.is_alive():
         raise NotProfiled(f"the recording of process {target.pid} has ended; nothing to profile")
     control = target.read_control()
-    if not control["on"]:
+    # A recording that is only starting accepts rows in a moment: the run waits for it.
+    if not control["on"] and control["state"] != _core.STARTING:
         raise NotProfiled(f"process {target.pid} is paused; run `sonde resume {target.pid}` first")
     if not target.read_config()["source.stack"]:
         raise NotProfiled(

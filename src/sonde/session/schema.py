@@ -174,7 +174,7 @@ def make_schema(row: type, table: str, scope: str = "process") -> Schema:
     if clash:
         names = ", ".join(sorted(clash))
         raise SchemaError(f"{row.__name__}: sonde adds {names} to every table; use another name")
-    return Schema(table, fields, _first_line(row), scope=scope, timed=timed)
+    return Schema(table, fields, _first_paragraph(row), scope=scope, timed=timed)
 
 
 def _annotations(row: type) -> Mapping[str, object]:
@@ -207,10 +207,10 @@ def _read_annotation(annotation: object) -> tuple[str | None, bool]:
     return (name if name in _KINDS else None), optional
 
 
-def _first_line(row: type) -> str:
-    doc = (row.__doc__ or "").strip()
+def _first_paragraph(row: type) -> str:
+    doc = " ".join((row.__doc__ or "").strip().partition("\n\n")[0].split())
     # A dataclass without a docstring gets its signature as one.
-    return "" if doc.startswith(row.__name__ + "(") else doc.partition("\n")[0]
+    return "" if doc.startswith(row.__name__ + "(") else doc
 
 
 def name_table(row: type, schema: str) -> str:

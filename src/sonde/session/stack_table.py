@@ -17,7 +17,7 @@ TYPE_CHECKING = False
 if TYPE_CHECKING:
     from typing import Any
 
-    from sonde.session.lock_waits import HeldLock
+    from sonde.session.held_lock import HeldLock
 
 SAMPLES, THREADS = "python.stack_sample", "python.thread"
 WEIGHTS = ("wall", "cpu", "gil")  # the times that every stack has

@@ -18,11 +18,15 @@ from sonde.session.files import (
     log,
     write_checked,
 )
+from sonde.session.memory_limit import find_memory_limit
 from sonde.session.process import read_boot_id, read_pid_namespace, read_start_ticks
 from sonde.session.records import Meta, RunAbout
 from sonde.session.schema import Schema
 
 SPARE = 4  # a ring may grow to five times its size while it waits for a collector
+_SIZES = ("ring.bytes", "text.bytes", "stack.bytes")
+_LEAST_BYTES = 2**14
+MEMORY_SHARE = 64  # where files are memory, none takes more than one part in this many of it
 
 _current: SessionWriter | None = None
 
@@ -45,6 +49,8 @@ class SessionWriter:
 
     def __init__(self, root: str, values: settings.Values, parent: str | None) -> None:
         self.values, self.root = values, make_root(root)
+        self._most_bytes = (find_memory_limit(root) or 2**62) // MEMORY_SHARE
+        limit_sizes(values, self._most_bytes)
         self.meta = describe_process(values, parent)
         self.id, self.pid = self.meta.id, self.meta.pid
         self.folder = os.path.join(root, self.id)
@@ -82,6 +88,8 @@ class SessionWriter:
         size = int(self.values["ring.bytes"])
         spare = SPARE if self.values["collector"] and self.values["archive"] else 0
         size = min(size, hint_bytes or size)
+        if size * (1 + SPARE) > self._most_bytes:
+            spare = 0
         try:
             return ring.create_ring(self.folder, schema, size, spare)
         except OSError:
@@ -109,6 +117,15 @@ class SessionWriter:
         _core.control_on(self.page, False)
         _core.control_state(self.page, state)
         _core.alive_release()
+
+
+def limit_sizes(values: settings.Values, most_bytes: int) -> None:
+    """Set the sizes of files to this, if they are larger: it is a share of the memory."""
+    for name in _SIZES:
+        most = max(most_bytes, _LEAST_BYTES)
+        if int(values[name]) > most:
+            values[name] = most
+            values.origins[name] = "little memory"
 
 
 def make_root(root: str) -> str:

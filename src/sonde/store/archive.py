@@ -214,6 +214,31 @@ def read_segment(segment: Segment, schema: pa.Schema | None = None) -> pa.Table:
     return pa.concat_tables([nothing, rows], promote_options="default").select(schema.names)
 
 
+class SegmentMemory:
+    """Remembers the rows of segments, which never change, up to so many bytes."""
+
+    def __init__(self, most_bytes: int) -> None:
+        self._most_bytes, self._bytes = most_bytes, 0
+        self._rows: dict[tuple[str, int, int, int], pa.Table] = {}  # the oldest first
+        self._lock = threading.Lock()
+
+    def read(self, segment: Segment) -> pa.Table:
+        """Return the rows of a segment."""
+        status = os.stat(segment.path)
+        key = segment.path, status.st_ino, status.st_size, status.st_mtime_ns
+        with self._lock:
+            known = self._rows.get(key)
+        if known is not None:
+            return known
+        rows = read_segment(segment)
+        with self._lock:
+            if self._rows.setdefault(key, rows) is rows:
+                self._bytes += rows.nbytes
+            while self._bytes > self._most_bytes:
+                self._bytes -= self._rows.pop(next(iter(self._rows))).nbytes
+        return rows
+
+
 def count_rows(segments: Iterable[Segment]) -> int:
     """Count the rows in these segments, from their footers."""
     import pyarrow.parquet as pq

@@ -14,6 +14,7 @@ from sonde.store.rows import SessionTable, arrow_schema
 from sonde.store.statement import CATALOG
 
 _FEW = 200_000  # archived rows that are read as a whole: some 20 MB. Of more, what a query needs
+_PATTERN = frozenset("*?[]{}")
 
 
 class LazyTable:
@@ -46,8 +47,14 @@ class LazyTable:
 class CombinedTable:
     """One table of many sessions."""
 
-    def __init__(self, tables: Sequence[SessionTable]) -> None:
-        self.tables = tables
+    def __init__(
+        self,
+        tables: Sequence[SessionTable],
+        read: Callable[[Segment], pa.Table] = read_segment,
+        *,
+        by_engine: bool = False,
+    ) -> None:
+        self.tables, self._read, self._by_engine = tables, read, by_engine
         self.name = tables[0].schema.table
         columns = combine_schemas([arrow_schema(table.schema) for table in tables])
         self.stream = LazyTable(self.name, columns, self._read_whole)
@@ -55,9 +62,11 @@ class CombinedTable:
 
     def _read_whole(self) -> pa.Table:
         wanted = self.stream.schema
-        live = [fit_columns(table.read_live(), wanted) for table in self.tables]
-        few = [fit_columns(read_segment(part), wanted) for part in self._few]
-        return pa.concat_tables([*live, *few])
+        live = [table.read_live() for table in self.tables if table.ring is not None]
+        few = [self._read(part) for part in self._few]
+        return pa.concat_tables(
+            [wanted.empty_table(), *(fit_columns(rows, wanted) for rows in (*live, *few))]
+        )
 
     def open(
         self, connection: duckdb.DuckDBPyConnection, *, verified: bool
@@ -69,17 +78,24 @@ class CombinedTable:
         if sum(part.last - part.first for _, parts in groups for part in parts) <= _FEW:
             self._few, groups = [part for _, parts in groups for part in parts], []
         for schema, segments in groups:
-            import pyarrow.dataset as ds  # only here: few recordings are as long
-
-            paths = [segment.path for segment in segments]
-            archived = connection.from_arrow(
-                ds.dataset(paths, schema=schema, format="parquet", partitioning=None)
-            )
+            archived = self._open_files(connection, schema, [one.path for one in segments])
             relation = relation.union(_align(archived, self.stream.schema))
         schema = self.tables[0].schema
         if len(self.tables) == 1 or schema.scope != "host":
             return relation
         return keep_once_per_host(relation, [field.name for field in schema.fields])
+
+    def _open_files(
+        self, connection: duckdb.DuckDBPyConnection, schema: pa.Schema, paths: list[str]
+    ) -> duckdb.DuckDBPyRelation:
+        """Return the rows of files, which are read when they are scanned: by the engine, if it may
+        reach them, since that takes a third of the memory. It takes some names for patterns."""
+        if self._by_engine and not any(_PATTERN & set(path) for path in paths):
+            return connection.read_parquet(paths, hive_partitioning=False)
+        import pyarrow.dataset as ds  # only here: few recordings are as long
+
+        files = ds.dataset(paths, schema=schema, format="parquet", partitioning=None)
+        return connection.from_arrow(files)
 
     def _group(self, verified: bool) -> list[tuple[pa.Schema, list[Segment]]]:
         """Group archived segments by their columns: a few groups, however many sessions."""
@@ -118,6 +134,8 @@ def _widen(one: pa.DataType, other: pa.DataType) -> pa.DataType:
 
 def fit_columns(rows: pa.Table, wanted: pa.Schema) -> pa.Table:
     """Return rows with the wanted columns, and NULL in those that they do not have."""
+    if rows.schema.equals(wanted):
+        return rows
     columns = [
         rows[field.name].cast(field.type, safe=False)
         if field.name in rows.column_names

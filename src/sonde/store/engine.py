@@ -7,7 +7,7 @@ import queue
 import resource
 import threading
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from typing import Any
 
@@ -16,7 +16,7 @@ import pyarrow as pa
 
 from sonde import _core, settings
 from sonde.errors import QueryError
-from sonde.store.statement import CATALOG
+from sonde.store.archive import SegmentMemory, read_segment
 
 # What gets the rows of a query: (connection, SQL, most bytes, whether nobody waits any more).
 Fetch = Callable[[duckdb.DuckDBPyConnection, str, int, threading.Event], Any]
@@ -25,19 +25,16 @@ Rows = tuple[list[str], list[tuple[Any, ...]]]  # names of columns, rows
 PIECE_ROWS = 100_000  # of a result that comes in pieces
 _LEAST_ROWS = 2048  # as many as the engine makes at once; a row may hold megabytes of text
 _STACK_BYTES = 16 << 20  # of address space for each thread of the engine
-_OWN_SCHEMAS = (
-    f"SELECT schema_name FROM duckdb_schemas() WHERE database_name = '{CATALOG}' AND NOT internal"
-)
+_REMEMBERED_BYTES = 64 << 20  # of archived rows, for the next question about them
 _INTERRUPT_S = 2.0  # for the engine to notice that it was interrupted
 
 
-def connect(memory: str) -> duckdb.DuckDBPyConnection:
-    """Open a database in memory that can reach no file and no network."""
+def connect(memory: str, folders: Sequence[str] = ()) -> duckdb.DuckDBPyConnection:
+    """Open a database in memory that can reach no network, and no file but those in `folders`."""
     # Without a folder to spill to, a query that needs too much memory ends with a clear error.
     connection = duckdb.connect(
         ":memory:",
         config={
-            "enable_external_access": "false",
             "python_enable_replacements": "false",
             "autoload_known_extensions": "false",
             "autoinstall_known_extensions": "false",
@@ -45,6 +42,9 @@ def connect(memory: str) -> duckdb.DuckDBPyConnection:
             "temp_directory": "",
         },
     )
+    quoted = ", ".join("'" + folder.replace("'", "''") + "'" for folder in folders)
+    connection.execute(f"SET allowed_directories = [{quoted}]")  # a database must be there first
+    connection.execute("SET enable_external_access = false")
     # A time reads the same everywhere.
     connection.execute("SET TimeZone = 'UTC'")
     return connection
@@ -53,20 +53,25 @@ def connect(memory: str) -> duckdb.DuckDBPyConnection:
 class EnginePool:
     """Lends databases to queries, and keeps some of those that are given back: to open one takes
     far longer than a small query. Its threads stay, too, so it is for a server, not for a user's
-    program."""
+    program. What these queries read of the archive is remembered as well."""
 
     def __init__(self, most: int) -> None:
+        self.lends_again = most > 0
         self._most, self._kept = most, list[tuple[str, duckdb.DuckDBPyConnection]]()
+        self.read_segment = SegmentMemory(_REMEMBERED_BYTES).read if most else read_segment
         self._lock = threading.Lock()
 
     @contextmanager
-    def lend(self, memory: str) -> Iterator[duckdb.DuckDBPyConnection]:
-        """Lend a database without tables, whose settings cannot be changed."""
+    def lend(self, memory: str, folders: Sequence[str] = ()) -> Iterator[duckdb.DuckDBPyConnection]:
+        """Lend a database without tables, whose settings cannot be changed. It reads `folders`,
+        unless it is lent again, to a query about others."""
         connection = self._take(memory)
         if connection is None:
-            connection = connect(memory)
+            connection = connect(memory, () if self.lends_again else folders)
             connection.execute("SET lock_configuration = true")
         try:
+            if self._most:
+                connection.begin()  # its end takes all tables away again, faster than to drop them
             yield connection
         except BaseException:
             if connection not in abandoned:
@@ -82,9 +87,7 @@ class EnginePool:
 
     def _give_back(self, memory: str, connection: duckdb.DuckDBPyConnection) -> None:
         if self._most:
-            rows = connection.execute(_OWN_SCHEMAS).fetchall()
-            for (name,) in rows:
-                connection.execute(f'DROP SCHEMA {CATALOG}."{name}" CASCADE')
+            connection.rollback()
             with self._lock:
                 if len(self._kept) < self._most:
                     self._kept.append((memory, connection))
@@ -107,7 +110,10 @@ def limited(memory: str) -> Iterator[None]:
     the tool alone: in a program that calls `sonde.open()`, it would hit everything else as well."""
     size, before = settings.parse_size(memory), resource.getrlimit(resource.RLIMIT_DATA)
     pool = pa.default_memory_pool()
-    pa.set_memory_pool(pa.system_memory_pool())  # the other one reserves a gigabyte at once
+    # Some of Arrow's functions use its own pool whatever is set here, and on some machines that one
+    # reserves a gigabyte at its first use: have that behind us.
+    pa.allocate_buffer(1, memory_pool=pool)
+    pa.set_memory_pool(pa.system_memory_pool())
     with open("/proc/self/statm", encoding="ascii") as file:
         used = int(file.read().split()[5]) * resource.getpagesize()
     room = used + size + _STACK_BYTES * (4 + (os.cpu_count() or 1))

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 from collections.abc import Callable, Iterable, Sequence
 
 import duckdb
@@ -87,10 +86,7 @@ class HeldRecording(FrozenRecording):
         wants: Callable[[str], bool] | None = None,  # noqa: ARG002
     ) -> dict[str, list[SessionTable]]:
         if self._parts is None:
-            self._parts = {
-                name: _leave_out_copies(parts) if parts[0].schema.scope == "host" else parts
-                for name, parts in super()._list_parts().items()
-            }
+            self._parts = super()._list_parts()
         return self._parts
 
     def _count(self, name: str) -> int:
@@ -100,7 +96,7 @@ class HeldRecording(FrozenRecording):
         if self._shared is not None:
             return super()._open(text, memory)
         if self._opened is None:
-            connection = connect(memory)
+            connection = connect(memory, self._list_folders())
             connection.execute("SET lock_configuration = true")
             self._opened = connection, []
         connection, streams = self._opened
@@ -140,22 +136,3 @@ def _create_table(
     schema, _, table = name.partition(".")
     connection.execute(f'CREATE SCHEMA IF NOT EXISTS {CATALOG}."{schema}"')
     relation.create(f'{CATALOG}."{schema}"."{table}"')
-
-
-def _leave_out_copies(parts: list[SessionTable]) -> list[SessionTable]:
-    """Return the parts without those of sessions that lie within the time of another one: every
-    session has its own copy of the rows about its machine."""
-    kept, ends_ns = [], dict[str, float]()
-    for part in sorted(parts, key=lambda part: (part.session.start_wall_ns, -_find_end(part))):
-        host, end_ns = part.session.host, _find_end(part)
-        if end_ns <= ends_ns.get(host, 0):
-            continue
-        kept.append(part)
-        if part.count_at_most():
-            ends_ns[host] = end_ns
-    return kept
-
-
-def _find_end(part: SessionTable) -> float:
-    sealed = part.session.read_sealed()
-    return math.inf if sealed is None else sealed.end_wall_ns

@@ -11,19 +11,19 @@ import duckdb
 import pyarrow as pa
 
 from sonde import environ
-from sonde.errors import QueryError
 from sonde.session import Session
 from sonde.session.missing_names import describe_missing_names
 from sonde.session.schema import Schema
 from sonde.session.target import add_children, add_ranks, find_sessions
-from sonde.store import catalog, listing
+from sonde.store import archive, catalog, listing
 from sonde.store.combined import CombinedTable, LazyTable, create_view, raise_own_error
 from sonde.store.engine import EnginePool, abandoned, connect, iter_pieces, run
+from sonde.store.host_copies import leave_out_copies
 from sonde.store.place import is_place
 from sonde.store.query_errors import explain_error
 from sonde.store.rows import SessionTable, open_tables, widen
-from sonde.store.shared_session import SharedSession, add_shared_children, find_shared
-from sonde.store.shared_tables import SharedTables
+from sonde.store.shared_session import add_shared_children, find_shared
+from sonde.store.shared_tables import SharedTables, find_shared_tables
 from sonde.store.statement import CATALOG, qualify, require_select
 from sonde.store.view import View
 
@@ -34,7 +34,7 @@ _UNKNOWN_NAMES = (duckdb.CatalogException, duckdb.BinderException)
 TRIES = 3  # the archive may be merged during a query, and then its files have new names
 _SHOWN = 20  # processes in a notebook
 F = TypeVar("F", bound="FrozenRecording")
-_GONE = ("No such file", "does not exist", "NO_SUCH_KEY", "RESOURCE_NOT_FOUND")
+_GONE = ("No such file", "No files found", "does not exist", "NO_SUCH_KEY", "RESOURCE_NOT_FOUND")
 FAILURES = (OSError, MemoryError, pa.ArrowException, duckdb.Error)
 
 
@@ -59,7 +59,7 @@ class Recording:
     ) -> None:
         self.sessions = list(sessions)
         self._pool = pool or EnginePool(0)
-        self._shared = _find_shared_tables(self.sessions)
+        self._shared = find_shared_tables(self.sessions)
         self._warns = warns  # once, when names are missing
 
     @property
@@ -73,7 +73,7 @@ class Recording:
         from sonde.words import name_program, show_moment
 
         rows = [
-            (one.pid, one.rank, one.host, one.find_state(), show_moment(one.start_wall_ns),
+            (str(one.pid), one.rank, one.host, one.find_state(), show_moment(one.start_wall_ns),
              name_program(one.meta.argv))
             for one in self.sessions[:_SHOWN]
         ]  # fmt: skip
@@ -157,7 +157,7 @@ class Recording:
         timeout_s: float,
         memory: str,
     ) -> Iterator[pa.RecordBatch]:
-        connection = connect(memory)
+        connection = connect(memory, self._list_folders())
         try:
             require_select(connection, sql)
             streams = self._register(connection, text)
@@ -198,7 +198,7 @@ class Recording:
         return FrozenRecording(self.sessions, text)
 
     def _query_once(self, sql: str, text: str, timeout_s: float, memory: str) -> pa.Table:
-        with self._pool.lend(memory) as connection:
+        with self._pool.lend(memory, self._list_folders()) as connection:
             require_select(connection, sql)
             streams = self._register(connection, text)
             with raise_own_error(streams):
@@ -297,8 +297,12 @@ class Recording:
     def _open_table(
         self, connection: duckdb.DuckDBPyConnection, tables: list[SessionTable], verified: bool
     ) -> tuple[duckdb.DuckDBPyRelation, LazyTable]:
-        table = CombinedTable(tables)
+        table = CombinedTable(tables, self._pool.read_segment, by_engine=not self._pool.lends_again)
         return table.open(connection, verified=verified), table.stream
+
+    def _list_folders(self) -> list[str]:
+        """Return the folders that the engine may read: the archives."""
+        return [] if self._shared else [one.path(archive.FOLDER) for one in self.sessions]
 
     def _open_view(self, view: View) -> LazyTable:
         return LazyTable(view.schema.table, view.columns, partial(view.read, self.sessions))
@@ -330,9 +334,14 @@ class FrozenRecording(Recording):
             self._schemas = super().tables()
         return self._schemas
 
+    def _list_parts(
+        self, wants: Callable[[str], bool] | None = None
+    ) -> dict[str, list[SessionTable]]:
+        return leave_out_copies(super()._list_parts(wants))
+
     def _query_once(self, sql: str, text: str, timeout_s: float, memory: str) -> pa.Table:
-        connection, streams = self._open(text, memory)
         try:
+            connection, streams = self._open(text, memory)
             require_select(connection, sql)
             with raise_own_error(streams):
                 return run(connection, self._qualify(sql), timeout_s, memory)
@@ -348,7 +357,7 @@ class FrozenRecording(Recording):
             self._text += "\n" + text
             self.close()
         if self._opened is None:
-            connection = connect(memory)
+            connection = connect(memory, self._list_folders())
             self._opened = connection, self._register(connection, self._text)
             connection.execute("SET lock_configuration = true")
         return self._opened
@@ -361,8 +370,8 @@ class FrozenRecording(Recording):
         timeout_s: float,
         memory: str,
     ) -> Iterator[pa.RecordBatch]:
-        connection, streams = self._open(text, memory)
         try:
+            connection, streams = self._open(text, memory)
             require_select(connection, sql)
             for name, rows in given.items():
                 connection.register(name, rows)
@@ -371,13 +380,6 @@ class FrozenRecording(Recording):
         except BaseException:
             self.close()  # as above
             raise
-
-
-def _find_shared_tables(sessions: Sequence[Session]) -> SharedTables | None:
-    shared = [one for one in sessions if isinstance(one, SharedSession)]
-    if shared and (len(shared) < len(sessions) or len({one.place.uri for one in shared}) > 1):
-        raise QueryError("ask one shared place at a time, and nothing else with it")
-    return SharedTables(shared) if shared else None
 
 
 def _short_name(table: str) -> str:

@@ -8,6 +8,8 @@ import duckdb
 import pyarrow as pa
 import pyarrow.parquet as pq
 
+from sonde.errors import QueryError
+from sonde.session import Session
 from sonde.session.schema import Field, Schema
 from sonde.session.stack_table import SAMPLES
 from sonde.store import catalog
@@ -105,3 +107,11 @@ def _add(schema: Schema) -> Schema:
     frames = [_FRAMES] if schema.table == SAMPLES else []
     added = [*frames, *(field for field in _ADDED if field.name not in known)]
     return Schema(schema.table, [*schema.fields, *added], schema.doc, scope=schema.scope)
+
+
+def find_shared_tables(sessions: Sequence[Session]) -> SharedTables | None:
+    """Return the tables of sessions in a shared place; None if they are on this machine."""
+    shared = [one for one in sessions if isinstance(one, SharedSession)]
+    if shared and (len(shared) < len(sessions) or len({one.place.uri for one in shared}) > 1):
+        raise QueryError("ask one shared place at a time, and nothing else with it")
+    return SharedTables(shared) if shared else None

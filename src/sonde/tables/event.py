@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from sonde.session.schema import column, f64, i32, i64, text
+from sonde.session.schema import column, f64, i32, i64, text, u32
 
 
 class Span:
@@ -27,6 +27,7 @@ class Span:
                               "lost: the object was deleted before the span ended")  # fmt: skip
     number: i64 | None = column("for a Frame: 1, 2, …, counted separately for each name")
     error: text | None = column("type of the exception that ended it")
+    interpreter: u32 = column("number of the interpreter that the thread was in; 0 is the main one")
 
 
 class Counter:
@@ -39,6 +40,7 @@ class Counter:
     value: f64 = column("value from this moment on")
     whole: i64 | None = column("exact value, if it is a whole number that fits 64 bits")
     thread: i32 = column("kernel id of the thread that set it")
+    interpreter: u32 = column("number of the interpreter that the thread was in; 0 is the main one")
 
 
 class Marker:
@@ -52,6 +54,7 @@ class Marker:
     id: i64 = column("number within this process; spans and markers share one sequence")
     parent: i64 | None = column("id of the span around it in the same thread or asyncio task")
     thread: i32 = column("kernel id of the thread that set it")
+    interpreter: u32 = column("number of the interpreter that the thread was in; 0 is the main one")
 
 
 class Attribute:

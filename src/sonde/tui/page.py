@@ -9,7 +9,7 @@ from typing import Any, NamedTuple
 from sonde.tui import shares
 from sonde.tui.process import LONGEST_S, TopProcess
 from sonde.tui.shares import Branch, Load, Share, Weighed
-from sonde.tui.tree import StackTree, Unit, Units
+from sonde.tui.tree import OURS, StackTree, Unit, Units
 from sonde.words import MISSING, show_bytes_short, show_duration_short, show_share
 
 VIEWS = ("functions", "lines", "threads", "stacks", "processes")
@@ -152,22 +152,27 @@ def _by(at: int) -> Callable[[PageRow], Any]:
 def measure(choice: Choice, process: TopProcess) -> Weighed:
     """Return the process's tree with the weight that a choice asks for."""
     thread, window_s = choice.thread, choice.window_s
-    hides_idle = choice.weight == "wall" and not choice.idle and process.is_short
-    if window_s is None and (thread is not None or hides_idle):
-        window_s = LONGEST_S
+    if window_s is None and thread is not None:
+        window_s = LONGEST_S  # python.stack does not distinguish threads
     return process.weigh(window_s, choice.weight, idle=choice.idle, thread=thread)
 
 
 def units_of(choice: Choice, tree: StackTree) -> Units:
-    """Return functions or lines, as the view needs."""
-    return tree.by_line if choice.view == "lines" else tree.functions
+    """Return functions or lines, as the view needs; an import is one of them."""
+    return tree.folded_lines if choice.view == "lines" else tree.folded
+
+
+def list_own_shares(choice: Choice, weighed: Weighed) -> list[Share]:
+    """Return the shares of functions or lines; those of sonde itself are nobody's question."""
+    found = shares.list_shares(weighed, units_of(choice, weighed.tree))
+    return [share for share in found if share.unit != OURS]
 
 
 def _make_shares(choice: Choice, process: TopProcess) -> Page:
     weighed = measure(choice, process)
     rows = [
         _make_share(share, weighed.whole, show_duration_short(share.self_ns), share.self_ns)
-        for share in shares.list_shares(weighed, units_of(choice, weighed.tree))
+        for share in list_own_shares(choice, weighed)
     ]
     note = "" if rows else _explain_nothing(choice, process)
     return Page(_make_title(choice, process), _SHARES, rows, 0, note)
@@ -202,7 +207,9 @@ def _describe_idle(choice: Choice, process: TopProcess) -> str:
     if choice.idle:
         return "with idle" if choice.window_s is not None or choice.thread is not None else ""
     if choice.window_s is None and choice.thread is None and not process.is_short:
-        return "with idle"  # python.stack does not distinguish it
+        whole = process.weigh(None, "wall", idle=True).whole
+        idle_ns = whole - process.weigh(None, "wall", idle=False).whole
+        return f"{show_share(idle_ns, whole)}% idle hidden" if idle_ns > 0 else "with idle"
     sums = process.add_up(choice.window_s or LONGEST_S)
     mine = [(key[3], s[1]) for key, s in sums.items() if choice.thread in (None, key[0])]
     idle_ns, wall_ns = sum(wall for idle, wall in mine if idle), sum(wall for _, wall in mine)

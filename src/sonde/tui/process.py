@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 from collections import Counter
 from collections.abc import Sequence
 from functools import cached_property
@@ -16,6 +15,7 @@ from sonde.session.ring import SUFFIX, Ring
 from sonde.tui.samples import STEP_NS, Samples, Sums
 from sonde.tui.shares import Load, Weighed, list_loads, weigh, weigh_all
 from sonde.tui.tree import StackTree, make_tree
+from sonde.words import shorten_command
 
 if TYPE_CHECKING:
     from sonde.store.held import HeldRecording
@@ -24,13 +24,19 @@ LONGEST_S = 300.0
 _NOW_S = 5.0
 _RECENT_NS = 10 * 10**9  # older numbers say nothing about a live process
 _TREE_SQL = "SELECT * FROM python.stack"
+_WORKING_SQL = """
+SELECT stack, SUM(wall_ns)::BIGINT AS wall_ns
+FROM python.stack_sample WHERE NOT idle AND t_ns < {until} GROUP BY stack"""
 _THREADS_SQL = "SELECT thread, name, state, t_ns FROM python.thread ORDER BY t_ns"
+_LAST_SQL = """
+SELECT * FROM {table}
+QUALIFY ROW_NUMBER() OVER (PARTITION BY host, pid ORDER BY t_ns DESC) <= {count} ORDER BY t_ns"""
 _WEIGHTS = {"wall": "wall_ns", "cpu": "cpu_ns", "gil": "gil_ns"}
 
 
 class EndedProcesses:
-    """The archives of processes that have ended, opened once for all of them: a job may have
-    hundreds, and to open each for every question takes far longer than to answer it."""
+    """The archives of processes that have ended, asked once for all of them: a job may have
+    hundreds, and to ask each takes far longer than to answer."""
 
     def __init__(self, sessions: Sequence[Session]) -> None:
         sealed = [session for session in sessions if session.read_sealed() is not None]
@@ -39,6 +45,7 @@ class EndedProcesses:
             session.folder: session for session in sealed
             if counts[session.host, session.pid] == 1
         }  # fmt: skip
+        self._answers: dict[str, dict[tuple[str, int], list[dict[str, Any]]]] = {}
 
     def has(self, session: Session) -> bool:
         """Tell whether this one can be asked here."""
@@ -50,18 +57,15 @@ class EndedProcesses:
 
         return HeldRecording(list(self._sessions.values()))
 
-    def ask(self, session: Session, sql: str) -> list[dict[str, Any]]:
-        """Run SQL that has one table on one of the sessions."""
-        before, _, rest = sql.partition("FROM ")
-        table, _, after = rest.partition(" ")
-        own = f"(FROM {table} WHERE host = '{_quote(session.host)}' AND pid = {session.pid})"
-        rows: list[dict[str, Any]] = self._held.query(f"{before}FROM {own} {after}").to_pylist()
-        return rows
-
-
-def _quote(text: str) -> str:
-    """Return text as it stands in a string of SQL."""
-    return text.replace("'", "''")
+    def find(self, session: Session, sql: str) -> list[dict[str, Any]]:
+        """Return the rows of one session; the SQL is run once, when the first one is asked for."""
+        if sql not in self._answers:
+            whose = sql if "SELECT *" in sql[:12] else sql.replace("SELECT", "SELECT host, pid,", 1)
+            rows: dict[tuple[str, int], list[dict[str, Any]]] = {}
+            for row in self._held.query(whose).to_pylist():
+                rows.setdefault((row["host"], row["pid"]), []).append(row)
+            self._answers[sql] = rows
+        return self._answers[sql].get((session.host, session.pid), [])
 
 
 class TopProcess:
@@ -74,6 +78,7 @@ class TopProcess:
         self.tree = StackTree()
         self._totals: dict[str, list[int]] = {}
         self._is_archived = False  # _totals will not change any more
+        self._working: tuple[int, dict[int, int]] = (-1, {})  # up to when; wall_ns by stack
         self._lost: set[int] = set()  # stacks without a node
         self._rings: dict[str, Ring] = {}
         self._threads: tuple[int, dict[int, str], dict[int, int]] = (-1, {}, {})
@@ -83,15 +88,20 @@ class TopProcess:
         """Run SQL on this session. The first time is slow: it loads DuckDB."""
         from sonde.store.recording import Recording
 
-        if self._ended is not None and self._ended.has(self.session):
-            return self._ended.ask(self.session, sql)
         rows: list[dict[str, Any]] = Recording([self.session]).query(sql).to_pylist()
         return rows
+
+    def _find(self, sql: str) -> list[dict[str, Any]]:
+        """Run SQL that has the same words for every process."""
+        if self._ended is not None and self._ended.has(self.session):
+            return self._ended.find(self.session, sql)
+        return self.ask(sql)
 
     @cached_property
     def samples(self) -> Samples:
         """Its samples, read when they are first needed."""
-        return Samples(self.session, self.ask)
+        is_shared = self._ended is not None and self._ended.has(self.session)
+        return Samples(self.session, self.ask, self._find if is_shared else None)
 
     @property
     def is_live(self) -> bool:
@@ -135,9 +145,12 @@ class TopProcess:
 
     def add_up(self, window_s: float) -> Sums:
         """Return the sums of a window, after adding its stacks to the tree."""
+        return self._add_up(self.find_since(window_s))
+
+    def _add_up(self, since_ns: int) -> Sums:
         # Rows of idle threads are written once a second: their newest stacks need a few seconds.
         self.samples.reach(self.find_since(_NOW_S))
-        sums = self.samples.add_up(self.find_since(window_s))
+        sums = self.samples.add_up(since_ns)
         self.samples.forget(self.find_since(LONGEST_S))
         stacks_seen = {key[1] for key in sums} | {
             seen.stack for seen in self.samples.newest.values()
@@ -152,18 +165,41 @@ class TopProcess:
         self, window_s: float | None, weight: str, *, idle: bool, thread: int | None = None
     ) -> Weighed:
         """Return the tree with the weight of a window; None is since the start."""
+        if window_s is None and weight == "wall" and not idle and self.is_short:
+            window_s = LONGEST_S
         if window_s is not None:
             sums = self.add_up(window_s)
             return weigh(self.tree, sums, weight, idle=idle, thread=thread)
         self._read_nodes()
+        if weight == "wall" and not idle:
+            try:
+                return self._weigh_working()
+            except ImportError:  # without SQL, only what the sums say
+                pass
         return weigh_all(self.tree, self._totals["stack"], self._totals[_WEIGHTS[weight]])
+
+    def _weigh_working(self) -> Weighed:
+        """Return the tree with the working time since the start. The sums of python.stack do not
+        tell it apart; SQL does, but takes long: it is asked for what no window reaches any more."""
+        until_ns, _ = self._working
+        if until_ns < self.find_since(LONGEST_S):
+            until_ns = self.find_since(_NOW_S)
+            rows = self.ask(_WORKING_SQL.format(until=until_ns))
+            self._working = until_ns, {row["stack"]: row["wall_ns"] for row in rows}
+        sums = dict(self._working[1])
+        for (_thread, stack, _gil, is_idle), (_samples, wall_ns, _cpu) in self._add_up(
+            until_ns
+        ).items():
+            if not is_idle:
+                sums[stack] = sums.get(stack, 0) + wall_ns
+        return weigh_all(self.tree, list(sums), list(sums.values()))
 
     def _read_nodes(self) -> None:
         try:
             nodes = stack_table.read_nodes(self.session)
         except FileNotFoundError:
             if not self._is_archived:  # the archive does not change any more
-                self._keep_rows(self.ask(_TREE_SQL))
+                self._keep_rows(self._find(_TREE_SQL))
             return
         if not self.tree.grow(nodes):
             self.tree = make_tree(_describe_nodes(nodes))
@@ -197,7 +233,7 @@ class TopProcess:
             try:
                 names, ended = stack_table.read_threads(self.session)
             except FileNotFoundError:  # they are in the archive by now
-                rows = self.ask(_THREADS_SQL)
+                rows = self._find(_THREADS_SQL)
                 names = {row["thread"]: row["name"] for row in rows if row["name"] is not None}
                 ended = {row["thread"]: row["t_ns"] for row in rows if row["state"] == "ended"}
         self._threads = (newest, names, ended)
@@ -207,9 +243,8 @@ class TopProcess:
 
     @property
     def command(self) -> str:
-        """Its command line, without the folder of the interpreter."""
-        words = self.session.meta.argv
-        return " ".join([os.path.basename(words[0]), *words[1:]]) if words else "?"
+        """Its command line, without the interpreter."""
+        return shorten_command(" ".join(self.session.meta.argv)) or "?"
 
     @property
     def age_s(self) -> float:
@@ -275,8 +310,7 @@ class TopProcess:
         if source is None:
             if self.is_live:
                 return []
-            rows = self.ask(f"SELECT * FROM {table} ORDER BY t_ns DESC LIMIT {count}")
-            return rows[::-1]
+            return self._find(_LAST_SQL.format(table=table, count=count))
         head = source.head
         columns = stack_table.read_columns(source, source.read(max(0, head - count), head))
         names = [field.name for field in source.schema.fields]

@@ -30,10 +30,18 @@ _STEPS_SQL = """
            SUM(samples)::BIGINT AS samples, SUM(wall_ns)::BIGINT AS wall_ns,
            SUM(cpu_ns)::BIGINT AS cpu_ns, MAX(t_ns) AS t_ns
     FROM python.stack_sample WHERE t_ns >= {since} AND t_ns < {until} GROUP BY ALL"""
+# The same words for all processes, so that one query answers for hundreds of them.
+_LAST_NS = 305 * 10**9  # the longest window, and a little
+_LAST_SQL = f"""
+    SELECT t_ns // {STEP_NS} AS step, thread, stack, gil::INT AS gil, idle::INT AS idle,
+           SUM(samples)::BIGINT AS samples, SUM(wall_ns)::BIGINT AS wall_ns,
+           SUM(cpu_ns)::BIGINT AS cpu_ns, MAX(t_ns) AS t_ns
+    FROM (SELECT *, MAX(t_ns) OVER (PARTITION BY host, pid) AS last_ns FROM python.stack_sample)
+    WHERE t_ns >= last_ns - {_LAST_NS} GROUP BY ALL"""
 _NEWEST_SQL = """
     SELECT thread, MAX(t_ns) AS t_ns, ARG_MAX(stack, t_ns) AS stack,
            ARG_MAX(gil, t_ns)::INT AS gil, ARG_MAX(idle, t_ns)::INT AS idle
-    FROM python.stack_sample GROUP BY thread"""
+    FROM python.stack_sample GROUP BY ALL"""
 
 
 class NewestSample(NamedTuple):
@@ -46,10 +54,11 @@ class NewestSample(NamedTuple):
 
 
 class Samples:
-    """The samples of one process; `ask` runs SQL on its session."""
+    """The samples of one process; `ask` runs SQL on its session, `find` SQL that is asked of many
+    sessions in the same words."""
 
-    def __init__(self, session: Session, ask: Ask) -> None:
-        self._ask = ask
+    def __init__(self, session: Session, ask: Ask, find: Ask | None = None) -> None:
+        self._ask, self._find = ask, find
         self._tail: RingTail | None = None
         every_s = float(session.read_config()["stack.every"])
         self._slack_ns = max(_SLACK_NS, round(2e9 * every_s))
@@ -72,7 +81,7 @@ class Samples:
         self._from: int | None = None  # all rows of this step and of later steps are here
         if self._read_back():  # to know the newest sample
             return
-        for row in self._ask(_NEWEST_SQL) if self._ring is None else ():
+        for row in (self._find or self._ask)(_NEWEST_SQL) if self._ring is None else ():
             seen = NewestSample(row["t_ns"], row["stack"], row["gil"], row["idle"])
             self.newest[row["thread"]] = seen
 
@@ -158,8 +167,7 @@ class Samples:
         if until is None:  # no ring, or one so short that its rows are not yet in order
             until = (self.newest_ns or 0) // STEP_NS + 1
         self._steps = {step: sums for step, sums in self._steps.items() if step >= until}
-        span = {"since": since * STEP_NS, "until": until * STEP_NS}
-        for row in self._ask(_STEPS_SQL.format(step=STEP_NS, **span)):
+        for row in self._list_steps(since, until):
             key = row["thread"], row["stack"], row["gil"], row["idle"]
             sums = self._steps.setdefault(row["step"], {})
             sums[key] = row["samples"], row["wall_ns"], row["cpu_ns"]
@@ -167,6 +175,12 @@ class Samples:
                 row["thread"], NewestSample(row["t_ns"], row["stack"], row["gil"], row["idle"])
             )
         self._from, self._window = since, None
+
+    def _list_steps(self, since: int, until: int) -> list[dict[str, Any]]:
+        first_ns, last_ns = since * STEP_NS, until * STEP_NS
+        if self._find is not None and first_ns >= (self.newest_ns or 0) - _LAST_NS:
+            return [row for row in self._find(_LAST_SQL) if since <= row["step"] < until]
+        return self._ask(_STEPS_SQL.format(step=STEP_NS, since=first_ns, until=last_ns))
 
     def _note(self, thread: int, seen: NewestSample) -> None:
         if thread not in self.newest or self.newest[thread].t_ns <= seen.t_ns:

@@ -8,9 +8,9 @@ from typing import NamedTuple
 
 from sonde.analysis.code_names import MINE, find_owner
 from sonde.analysis.rest import is_at_rest
-from sonde.tui.page import Choice, measure, units_of
+from sonde.tui.page import Choice, list_own_shares, measure
 from sonde.tui.process import LONGEST_S, TopProcess
-from sonde.tui.shares import Share, list_shares
+from sonde.tui.shares import Share
 from sonde.tui.tree import StackTree, Unit
 
 _NOTABLE = 0.05  # of the window: smaller differences are chance
@@ -33,7 +33,7 @@ def sum_shares(processes: Sequence[TopProcess], choice: Choice) -> tuple[list[Sh
     for process in processes:
         weighed = measure(choice, process)
         whole += weighed.whole
-        for share in list_shares(weighed, units_of(choice, weighed.tree)):
+        for share in list_own_shares(choice, weighed):
             own, total = sums.get(share.unit, (0, 0))
             sums[share.unit] = own + share.self_ns, total + share.total_ns
     return [Share(unit, *times) for unit, times in sums.items()], whole

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Sequence
 from typing import Any, NamedTuple
 
-from sonde.analysis.code_names import shorten_file
+from sonde.analysis.code_names import MINE, find_owner, is_ours, name_module, shorten_file
 from sonde.session import stack_table
 
 
@@ -55,6 +55,10 @@ class StackTree:
         self.parents: list[int] = []
         self.lines: list[int] = []
         self.functions, self.by_line = Units(), Units()
+        # The same as they are summed up: all that happens in an import is that import, and what our
+        # own frames take is their caller's.
+        self.folded, self.folded_lines = Units(), Units()
+        self._imports: dict[int, Unit] = {}  # by place
         self.add(0, -1, "?", "?", 0, 0)
         self.places.clear()
 
@@ -63,9 +67,17 @@ class StackTree:
 
     def add(self, stack: int, parent: int, func: str, file: str, line: int, first: int) -> None:
         """Add a node under the one at `parent`; -1 means no parent."""
-        self.places[stack] = len(self.parents)
+        place = self.places[stack] = len(self.parents)
         self.functions.add(Unit(func, file, first), parent, self.parents)
         self.by_line.add(Unit(func, file, line), parent, self.parents)
+        imported = _find_import(self._imports.get(parent), func, file)
+        if imported is not None:
+            self._imports[place] = imported
+        for units, at in ((self.folded, first), (self.folded_lines, line)):
+            unit = imported or Unit(func, file, at)
+            if imported is None and is_ours(file):
+                unit = units.names[units.of[parent]] if parent >= 0 else OURS
+            units.add(unit, parent, self.parents)
         self.parents.append(parent)
         self.lines.append(line)
 
@@ -85,6 +97,22 @@ class StackTree:
         while place >= 0:
             yield place
             place = self.parents[place]
+
+
+_IMPORT = Unit("import", "", 0)  # of what is not known yet: the machinery itself
+OURS = Unit("(sonde)", "", 0)  # our own frames that nothing of the program has called
+
+
+def _find_import(around: Unit | None, func: str, file: str) -> Unit | None:
+    """Return the import that a frame is part of, if its caller is part of `around`. The user's own
+    modules are not folded: what they do at import is code like any other."""
+    if around is not None and around != _IMPORT:
+        return around
+    if file.startswith("<frozen importlib"):
+        return _IMPORT
+    if around is None or find_owner(file) == MINE:
+        return None
+    return Unit(f"import {name_module(file)}", file, 1) if func == "<module>" else None
 
 
 def make_tree(rows: Sequence[dict[str, Any]]) -> StackTree:

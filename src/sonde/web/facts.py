@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import asdict
 from typing import Any
 
@@ -11,11 +11,13 @@ from sonde import __version__
 from sonde.analysis.code_names import SONDE, find_owner, shorten_file
 from sonde.analysis.modules import StepSelection, arrange, make_table, read_overhead, read_report
 from sonde.analysis.source_lines import read_source
-from sonde.analysis.wait_words import describe_wait
+from sonde.analysis.wait_words import describe_lock, describe_wait
 from sonde.analysis.window import Window
 from sonde.errors import Error
 from sonde.session import Session, stack_table
 from sonde.session.ending import find_ending
+from sonde.session.last_stacks import read_last_stacks
+from sonde.session.lock_waits import add_locks, read_lock_waits
 from sonde.session.stack_table import ThreadStack
 from sonde.store.recording import Recording
 from sonde.web.answer import PageAnswer, make_exact
@@ -90,30 +92,44 @@ def read_now(sessions: Sequence[Session]) -> PageAnswer:
     """Return the newest stack of every thread, as the files have it: nothing is asked of the job.
     Threads of all processes with equal stacks are one entry."""
     asked = [session for session in sessions if not session.is_monitor]
-    alive = [session for session in asked if session.is_alive()] or asked[-1:]
-    groups: dict[object, list[tuple[Session, ThreadStack]]] = {}
+    alive = [session for session in asked if session.is_alive()] or asked
+    groups: dict[tuple[object, bool, str], list[tuple[Session, ThreadStack]]] = {}
     notes = []
     for session in alive[:_MOST_PROCESSES]:
-        try:
-            threads = stack_table.read_newest(session)
-        except FileNotFoundError:
-            threads = _read_archived(session)
+        threads = _read_threads(session)
+        add_locks(threads, read_lock_waits(session))
+        names = {one.thread: one.name for one in threads}
         for one in threads:
             frames = tuple((frame.func, frame.file, frame.line) for frame in one.frames)
-            groups.setdefault((frames, one.idle), []).append((session, one))
+            if all(find_owner(file) == SONDE for _, file, _ in frames):
+                continue  # it ended the recording, and nothing else
+            key = frames, bool(one.idle), _tell_wait(session, one, names)
+            groups.setdefault(key, []).append((session, one))
     if len(alive) > _MOST_PROCESSES:
         notes.append(f"{_MOST_PROCESSES} of {len(alive)} processes are shown")
-    ordered = sorted(groups.values(), key=lambda group: bool(group[0][1].idle))
+    ordered = sorted(groups.items(), key=lambda item: item[0][1])
+    described = [_describe_group(group, wait) for (_, _, wait), group in ordered]
     return PageAnswer(
-        {"groups": [_describe_group(group) for group in ordered], "notes": notes},
+        {"groups": described, "notes": notes},
         ["SELECT * FROM python.backtrace ORDER BY pid, thread, depth"],
     )
 
 
-def _describe_group(group: Sequence[tuple[Session, ThreadStack]]) -> dict[str, Any]:
+def _tell_wait(session: Session, one: ThreadStack, names: Mapping[int, str | None]) -> str:
+    """Return what a thread waits for, and who holds the lock if that is known."""
+    if not one.idle:
+        return ""
+    wait = describe_wait([(frame.func, frame.file) for frame in one.frames], one.wait)
+    if one.lock is None:
+        return wait
+    taken = one.lock.taken
+    place = f"{shorten_file(taken[1], session.meta.cwd)}:{taken[2]}" if taken else ""
+    return describe_lock(wait, one.lock, names, place)
+
+
+def _describe_group(group: Sequence[tuple[Session, ThreadStack]], wait: str) -> dict[str, Any]:
     session, one = group[0]
     lasted = [each.t_ns - each.since_ns for _, each in group if each.since_ns is not None]
-    wait = describe_wait([(f.func, f.file) for f in one.frames]) if one.idle else ""
     here = session.host == os.uname().nodename
     return {
         "threads": [
@@ -130,6 +146,14 @@ def _describe_group(group: Sequence[tuple[Session, ThreadStack]]) -> dict[str, A
             if find_owner(frame.file) != SONDE
         ],
     }  # fmt: skip
+
+
+def _read_threads(session: Session) -> list[ThreadStack]:
+    try:
+        return stack_table.read_newest(session)
+    except FileNotFoundError:
+        last = read_last_stacks(session)
+    return _read_archived(session) if last is None else last[0]
 
 
 def _read_archived(session: Session) -> list[ThreadStack]:
@@ -157,18 +181,17 @@ def _read_archived(session: Session) -> list[ThreadStack]:
 
 def read_modules(recording: Recording, window: Window) -> PageAnswer:
     """Return where the time of a mean step goes, by module; why not, if that is not known."""
-    sql = ["-- `sonde modules` shows the same; its statements are in analysis/modules.py"]
     try:
         report = read_report(recording, StepSelection(window))
     except Error as error:
-        return PageAnswer({"modules": [], "why": str(error)}, sql)
+        return PageAnswer({"modules": [], "why": str(error)}, ["-- `sonde modules` says the same"])
     nodes = arrange(report, folds=True)
     rows = make_table(nodes, report, flat=False).to_pylist()
     for row, node in zip(rows, nodes, strict=True):
         row["label"] = node.label
     steps = [asdict(one) for one in report.steps]
     return PageAnswer({"modules": make_exact(rows), "steps": make_exact(steps),
-                   "step_ns": round(report.step_s * 1e9)}, sql)  # fmt: skip
+                   "step_ns": round(report.step_s * 1e9)}, report.sql)  # fmt: skip
 
 
 def read_cost(recording: Recording) -> PageAnswer:

@@ -129,6 +129,13 @@ def _ask_cost(opened: Opened, _asked: Asked) -> PageAnswer:
         return facts.read_cost(recording)
 
 
+def _ask_advice(opened: Opened, asked: Asked) -> PageAnswer:
+    window = opened.window
+    if "from" in asked:
+        window = opened.find_window(read_number(asked, "from", 0), read_number(asked, "to", 0))
+    return read_advice(opened.sessions, window)
+
+
 Questions = Mapping[str, Callable[[Opened, Asked], PageAnswer]]
 QUESTIONS: Questions = {
     "about": _ask_about,
@@ -140,7 +147,7 @@ QUESTIONS: Questions = {
     "modules": _ask_modules,
     "cost": _ask_cost,
     "profiles": lambda opened, _asked: read_profiles(opened),
-    "advice": lambda opened, _asked: read_advice(opened.sessions, opened.window),
+    "advice": _ask_advice,
     "compare": lambda opened, asked: read_comparison(opened.target, asked),
     "export": lambda opened, asked: read_export(opened.target, asked),
     "now": lambda opened, _asked: facts.read_now(opened.sessions),

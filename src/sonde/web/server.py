@@ -21,7 +21,7 @@ import pyarrow as pa
 
 from sonde import environ
 from sonde.errors import Damaged, Error, NoSession
-from sonde.session import list_sessions
+from sonde.session import Session, list_sessions
 from sonde.session.target import add_children, find_sessions
 from sonde.web import assets, facts, steer
 from sonde.web.answer import JSON, PageAnswer
@@ -33,6 +33,7 @@ _TRIED = 20  # ports, if none is asked for
 _LONGEST = 1 << 16  # bytes of a question
 _TICK_S = 1.0
 _LOOK_TICKS = 3  # between two looks for processes that a live job has started since
+_M_MMAP_THRESHOLD = -3  # in malloc.h
 _MOST_OPENED = 8  # recordings, whose tables stay open
 _HEADERS = {
     "Content-Security-Policy": assets.SERVED_POLICY,
@@ -52,6 +53,7 @@ class PageServer(ThreadingHTTPServer):
     allow_reuse_address = True
 
     def __init__(self, target: str, port: int | None = None, *, may_steer: bool = False) -> None:
+        _map_large_memory()
         self.may_steer = may_steer
         self.target, self.token = target, secrets.token_urlsafe(24)
         self.files = assets.make_files()
@@ -78,16 +80,16 @@ class PageServer(ThreadingHTTPServer):
             if found is not None and not all(os.path.isdir(one.folder) for one in found.sessions):
                 found = None  # its tables may be in memory still; nothing new is to be had of it
             if found is None:
-                found = self._find(target)
+                found = Opened(target, self._find(target))
             self._opened[target] = found
             self._seen.add(target)
             while len(self._opened) > _MOST_OPENED:
                 self._opened.pop(next(iter(self._opened))).close()
         return found
 
-    def _find(self, target: str) -> Opened:
+    def _find(self, target: str) -> list[Session]:
         try:
-            return Opened(target, add_children(find_sessions(target, environ.find_root())))
+            return add_children(find_sessions(target, environ.find_root()))
         except (NoSession, Damaged):
             if target not in self._seen:
                 raise
@@ -98,10 +100,20 @@ class PageServer(ThreadingHTTPServer):
     def refresh(self, target: str) -> None:
         """Open a live recording anew if its job has started further processes."""
         found = self.open(target)
-        if {one.folder for one in self._find(target).sessions} > {
-            one.folder for one in found.sessions
-        }:
+        known = {one.folder for one in found.sessions}
+        if {one.folder for one in self._find(target)} > known:
             self.forget(target)
+
+    def explain(self, target: str, error: Exception) -> tuple[int, str]:
+        """Return the status and the sentence for a failure: reading a recording that is removed
+        meanwhile fails in many ways, and one of them says what happened."""
+        if not isinstance(error, Error) or isinstance(error, NoSession):
+            self.forget(target)
+        try:
+            self._find(target)
+        except (Error, OSError) as found:
+            error = found
+        return 404 if isinstance(error, NoSession) else 400, str(error)
 
     def forget(self, target: str) -> None:
         """Open a recording anew with the next question: its files may have changed."""
@@ -138,6 +150,14 @@ def _find_port(port: int | None) -> int:
             except OverflowError:
                 reason = "ports go from 0 to 65535"
     raise Error(f"port {port} cannot be used ({reason}); leave --port out, and a free one is found")
+
+
+def _map_large_memory() -> None:
+    """Have malloc map large blocks, always: what a query used goes back whole when it is freed.
+    Otherwise glibc gets larger ones from its heap once it has seen some, and keeps the gaps."""
+    change = getattr(ctypes.CDLL(None), "mallopt", None)  # musl has none
+    if change is not None:
+        change(_M_MMAP_THRESHOLD, 256 << 10)
 
 
 def _give_back_memory() -> None:
@@ -233,9 +253,7 @@ class _Handler(BaseHTTPRequestHandler):
                 return
             kind, body = answer.kind, answer.pack()
         except (Error, OSError, ValueError) as error:
-            if not isinstance(error, Error) or isinstance(error, NoSession):
-                self.server.forget(target)
-            self._refuse(404 if isinstance(error, NoSession) else 400, str(error))
+            self._refuse(*self.server.explain(target, error))
             return
         del answer
         self._send(200, kind, body)
@@ -258,8 +276,7 @@ class _Handler(BaseHTTPRequestHandler):
                 said = {"until": opened.find_end(), "states": states, "live": opened.is_live}
                 event = "tick" if opened.is_live else "end"
             except (Error, OSError) as error:
-                self.server.forget(target)
-                event, said = "gone", {"error": str(error)}
+                event, said = "gone", {"error": self.server.explain(target, error)[1]}
             self.wfile.write(f"event: {event}\ndata: {json.dumps(said)}\n\n".encode())
             self.wfile.flush()
             if event != "tick" or self.server.ended.wait(_TICK_S):

@@ -17,7 +17,7 @@ from sonde.web.answer import PageAnswer
 from sonde.web.own_process import run_module
 from sonde.words import show_moment
 
-_TIMEOUT_S = 300.0
+_TIMEOUT_S = 900.0  # a day of eight ranks takes minutes
 _NICENESS = 10  # a tenth of what others get: nobody has to wait for a verdict that is on its way
 _ADVICE_SQL = ("-- `sonde advise` says the same; each rule is SQL, see docs/advice.md",)
 _MOST = 40  # rows of a comparison

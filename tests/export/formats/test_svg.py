@@ -9,6 +9,7 @@ import pytest
 
 from support.browser import drive
 from support.handmade_stacks import (
+    FakeRecording,
     export,
     record_training,
     write,
@@ -25,6 +26,19 @@ def test_the_picture_is_xml_whose_widths_are_the_shares() -> None:
     assert boxes["all\n240 ms, 100.00 %; itself 0 ns"] == [1180.0]
     assert sum(boxes["matmul"]) == pytest.approx(1180 * 60 / 240, abs=0.1)
     assert sum(boxes["wait"]) == pytest.approx(1180 / 2, abs=0.1)
+
+
+def test_an_import_is_one_box_for_each_module_and_we_have_none() -> None:
+    find = ("_find_and_load", "<frozen importlib._bootstrap>", 1176, 1170)
+    load = ("exec_module", "<frozen importlib._bootstrap_external>", 940, 930)
+    numpy = ("<module>", "/v/lib/python3.12/site-packages/numpy/__init__.py", 7, 1)
+    recording = FakeRecording()
+    ours = ("Recorder.start", "/v/lib/python3.12/site-packages/sonde/job/recorder.py", 9, 1)
+    recording.see([("main", "/job/app.py", 5, 1), find, load, numpy, ours, find], 10)
+    root = ElementTree.fromstring(export("svg", recording.profile()))
+    titles = [one.text for one in root.iter("{http://www.w3.org/2000/svg}title")]
+    names = [title.partition(" (")[0].partition("\n")[0] for title in titles[3:]]
+    assert names == ["main", "import numpy", "import"]
 
 
 def test_the_picture_searches_and_zooms(tmp_path: Path) -> None:

@@ -15,6 +15,7 @@ from sonde.errors import ConfigError
 from sonde.job.mirrors import _handles, _order
 from sonde.store import recording
 from support.native_tools import Tool, make_itt, make_nvtx
+from support.needs import need
 
 BEGIN = """
 import asyncio, json, sys, threading
@@ -296,7 +297,7 @@ print(json.dumps([name(found["inner"].cpu_parent), name(found["aten::sum"].cpu_p
 
 
 def test_regions_are_in_a_profile_of_pytorch_with_their_nesting(run) -> None:
-    pytest.importorskip("torch")
+    need("torch")
     assert json.loads(run(RECORDED).stdout) == ["outer", "inner", True, False]
 
 

@@ -18,6 +18,8 @@ from sonde.session.target import find_sessions
 from sonde.store.recording import Recording
 from support.call_programs import HEAD, ON, WORK, by_name, callers, read
 
+pytestmark = pytest.mark.usefixtures("no_collector")
+
 COMPARE = """
 main()  # what is imported or cached at the first call is so in both
 if sys.argv[1] == "cprofile":

@@ -12,6 +12,7 @@ from conftest import wait_for
 from sonde.session import Session, list_sessions, runs, steering
 from sonde.session.run import SUCCEEDED
 from sonde.session.run_result import merge
+from support.needs import need
 
 # The part of torch that the source knows: a class that is asked, and a wrapper that asks it.
 FAKE = {
@@ -577,7 +578,7 @@ print(json.dumps(found))
 def test_with_torch_itself_phases_are_runs_and_nothing_else_changes(
     run, run_torch, root, sonde_cli
 ) -> None:
-    pytest.importorskip("torch")
+    need("torch")
     bare = run_torch(REAL)
     ours = run(REAL, SONDE_TORCH_COMPILE="1", SONDE_COLLECTOR="off")
     assert json.loads(ours.stdout) == json.loads(bare.stdout)

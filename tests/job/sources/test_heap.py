@@ -147,7 +147,7 @@ def toggle():
         switch_source("heap", False); switch_source("heap", True)
 threads = [threading.Thread(target=check) for _ in range(6)] + [threading.Thread(target=toggle)]
 [thread.start() for thread in threads]; [thread.join() for thread in threads]
-for _ in range(20):
+for _ in range(5):
     if (pid := os.fork()) == 0:
         check(); del late, early; gc.collect(); os._exit(7)
     assert os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1]) == 7

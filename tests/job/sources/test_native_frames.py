@@ -66,7 +66,7 @@ def test_samples_of_numpy_go_on_below_python_and_the_signal_is_given_back(
     start, root, tmp_path
 ) -> None:
     process = start(SORTS, str(tmp_path / "end"))
-    chains = wait_for(lambda: find_chains(root), timeout_s=120)
+    chains = wait_for(lambda: find_chains(root))
     for chain in chains:
         at = chain["funcs"].index("sort_numbers")
         assert chain["funcs"][at + 1] == "sort"

@@ -12,7 +12,7 @@ import sonde
 from conftest import wait_for
 from sonde import _core
 from sonde.session import Session, list_sessions, steering
-from support.needs import need_cuda
+from support.needs import need, need_cuda
 
 HEAD = """
 import sys, time
@@ -296,7 +296,7 @@ print(train())
 
 
 def test_tensors_are_summarised_where_they_lie(run_torch, root) -> None:
-    pytest.importorskip("torch")
+    need("torch")
     done = run_torch(TORCH + TENSORS)
     assert done.stderr == ""
     rows = {row["name"]: row for row in read_rows(root)}
@@ -345,7 +345,7 @@ with torch.inference_mode(): inside(torch.ones(2))
 
 
 def test_neither_modes_nor_autograd_nor_chance_see_it(run_torch, root) -> None:
-    pytest.importorskip("torch")
+    need("torch")
     assert run_torch(TORCH + UNSEEN).stderr == ""
     found = {
         (row["name"], row["step"]): row["seen"]
@@ -372,7 +372,7 @@ print(hashlib.sha256(repr(losses).encode()).hexdigest())
 
 
 def test_losses_are_the_same_to_the_last_bit_and_so_is_what_is_written(run_torch, root) -> None:
-    pytest.importorskip("torch")
+    need("torch")
     bare = run_torch(TORCH + TRAIN).stdout
     watch = "start('loss@train; optimizer.param_groups[0][\\'lr\\']@train')\n"
     done = run_torch(TORCH + watch + TRAIN + "print(losses[7])")

@@ -9,6 +9,8 @@ from support.needs import need
 
 need("torch")
 
+pytestmark = pytest.mark.usefixtures("no_collector")
+
 # Sleeps stand for work: of the program outside modules, of the model, and of the optimizer.
 LOOP = """
 from time import perf_counter, sleep

@@ -9,6 +9,8 @@ from support.needs import need
 
 need("torch")
 
+pytestmark = pytest.mark.usefixtures("no_collector")
+
 OWN = """
 class Block(nn.Module):
     def __init__(self):

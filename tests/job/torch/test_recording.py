@@ -11,6 +11,8 @@ from support.needs import need
 
 need("torch")
 
+pytestmark = pytest.mark.usefixtures("no_collector")
+
 
 @pytest.fixture
 def run(run_torch):

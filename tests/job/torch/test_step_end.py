@@ -16,6 +16,7 @@ from sonde.job.torch.steps import OPTIMIZER, Steps
 from sonde.session import list_sessions
 from sonde.session import texts as intern
 from sonde.store.recording import Recording
+from support.needs import need
 
 # ---- which steps ---------------------------------------------------------------------------------
 
@@ -188,9 +189,9 @@ def query(sql: str) -> list[dict[str, object]]:
     return Recording(list_sessions(os.environ["SONDE_DIR"])).query(sql).to_pylist()
 
 
-def test_each_step_of_a_long_loop_has_its_row_and_the_parts_make_the_whole(run) -> None:
-    pytest.importorskip("torch")
-    assert run(LOOP).stdout.split() == ["True"]
+def test_each_step_of_a_long_loop_has_its_row_and_the_parts_make_the_whole(run_torch) -> None:
+    need("torch")
+    assert run_torch(LOOP).stdout.split() == ["True"]
     rows = query("SELECT * FROM python.torch_step WHERE ended_by = 'optimizer' ORDER BY step")
     assert [row["step"] for row in rows] == list(range(200))
     for row in rows[1:]:
@@ -202,9 +203,9 @@ def test_each_step_of_a_long_loop_has_its_row_and_the_parts_make_the_whole(run) 
     assert last["step"] == 199
 
 
-def test_what_an_optimizer_did_comes_after_the_modules_of_its_step(run) -> None:
-    pytest.importorskip("torch")
-    run(LOOP)
+def test_what_an_optimizer_did_comes_after_the_modules_of_its_step(run_torch) -> None:
+    need("torch")
+    run_torch(LOOP)
     (row,) = query(
         "SELECT COUNT(*) AS n, COUNT(DISTINCT s.step) AS steps, COUNT(*) FILTER (s.unrecorded) AS off, "
         "COUNT(*) FILTER (t.seq <> 2 * s.modules OR t.self_duration <> t.duration) AS odd "

@@ -4,11 +4,10 @@ from __future__ import annotations
 
 from pathlib import Path
 
-import pytest
-
 import sonde
 from sonde.job.torch.steps import END, OPTIMIZER, ROOT, USER, Step, Steps
 from sonde.session import list_sessions
+from support.needs import need
 
 
 def make() -> tuple[Steps, list[Step]]:
@@ -94,9 +93,9 @@ for _ in range(5):
 """
 
 
-def test_the_program_says_where_its_steps_end(run, root: Path) -> None:
-    pytest.importorskip("torch")
-    done = run(LOOP)
+def test_the_program_says_where_its_steps_end(run_torch, root: Path) -> None:
+    need("torch")
+    done = run_torch(LOOP)
     # Before the first word of the user, optimizers end steps: three of them.
     assert done.stdout.split() == ["3", "4", "5", "6", "7"]
     (session,) = list_sessions(str(root))

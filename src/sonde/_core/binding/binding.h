@@ -41,6 +41,9 @@ extern PyTypeObject sonde_TextType;
 int64_t sonde_text_id(PyObject *text, PyObject *str);
 int64_t sonde_text_id_within(PyObject *text, PyObject *str, enum sonde_text_share share);
 
+/* The same without a cache: the id of a str in a table. */
+int64_t sonde_text_put(const sonde_intern_handle *table, PyObject *str, enum sonde_text_share share);
+
 /* Return the table behind a Text; it stays valid for as long as the Text lives. */
 const sonde_intern_handle *sonde_text_table(PyObject *text);
 
@@ -68,6 +71,10 @@ extern PyTypeObject sonde_WriterType;
 /* Copy the handle of the ring that a Writer writes to now, and return the map that keeps it; NULL
  * with an exception if it has none, or if its rows are of other kinds. */
 PyObject *sonde_writer_ring(PyObject *writer, const char *kinds, sonde_ring_handle *ring);
+
+/* Copy the handle of its ring to where subinterpreters look for it, and set `shared` there to NULL before
+ * the ring goes; see kernel/sub_lock.h. `to` stays valid for good. Returns whether there is a ring. */
+int sonde_writer_lend(PyObject *writer, sonde_ring_handle *to);
 
 /* Check that its rows are of these kinds. Returns 0, or -1 with ValueError. */
 int sonde_writer_is(PyObject *writer, const char *kinds);

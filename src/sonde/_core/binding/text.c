@@ -43,7 +43,7 @@ static void text_dealloc(TextObject *self)
 
 const sonde_intern_handle *sonde_text_table(PyObject *text) { return &((TextObject *)text)->table; }
 
-static int64_t put_str(const sonde_intern_handle *table, PyObject *str, enum sonde_text_share share)
+int64_t sonde_text_put(const sonde_intern_handle *table, PyObject *str, enum sonde_text_share share)
 {
     Py_ssize_t bytes_n;
     const char *bytes = PyUnicode_AsUTF8AndSize(str, &bytes_n);
@@ -127,7 +127,7 @@ int64_t sonde_text_id_within(PyObject *text, PyObject *str, enum sonde_text_shar
         PyErr_Format(PyExc_TypeError, "expected text, not %.100s", Py_TYPE(str)->tp_name);
         return -1;
     }
-    int64_t id = put_str(&self->table, str, share);
+    int64_t id = sonde_text_put(&self->table, str, share);
     if (id > 0 && PyUnicode_CheckExact(str) && PyUnicode_GET_LENGTH(str) <= CACHED_CHARS)
         keep(self, at, str, (uint32_t)id);
     return id;

@@ -2,6 +2,7 @@
 #include "binding/binding.h"
 #include "binding/row_values.h"
 #include "kernel/fork.h"
+#include "kernel/sub_lock.h"
 
 #include <string.h>
 
@@ -19,6 +20,7 @@ typedef struct {
     int timed;                     /* the first column is filled in from the clock */
     int strict;                    /* raise instead of counting */
     int is_guest;                  /* a table of the program: its texts leave room for ours */
+    sonde_ring_handle *lent;       /* a copy of `ring` for subinterpreters; or NULL */
     uint32_t forks;                /* sonde_forks when `on` and `ring` were set */
     sonde_row_layout layout;
 } WriterObject;
@@ -239,6 +241,17 @@ static PyObject *writer_new(PyTypeObject *type, PyObject *args, PyObject *kwargs
     return (PyObject *)self;
 }
 
+/* Let subinterpreters have a copy of the ring; NULL: no longer. */
+static void lend(WriterObject *self, sonde_ring_handle *to)
+{
+    if (self->lent == to)
+        return;
+    sonde_sub_lock();
+    *(to != NULL ? to : self->lent) = to != NULL ? self->ring : (sonde_ring_handle){0};
+    self->lent = to;
+    sonde_sub_unlock();
+}
+
 /* Give up the ring. The references are dropped by the caller: that may run anything. */
 static void writer_release(WriterObject *self, PyObject *old[4])
 {
@@ -248,6 +261,7 @@ static void writer_release(WriterObject *self, PyObject *old[4])
     old[3] = self->opener;
     self->on = &always_off;
     sonde_store_relaxed(&self->ring.shared, NULL);
+    lend(self, NULL);
     self->forks = sonde_forks;
     self->text = self->ring_map = self->page_map = self->opener = NULL;
 }
@@ -311,22 +325,14 @@ static PyObject *writer_later(WriterObject *self, PyObject *opener)
     PyObject *old[4];
     SONDE_EXCLUDE_BEGIN(self)
     writer_release(self, old);
-    self->opener = Py_NewRef(opener);
-    self->on = &always_on;
+    self->opener = Py_XNewRef(opener);
+    self->on = opener == NULL ? &always_off : &always_on;
     SONDE_EXCLUDE_END
     drop(old);
     Py_RETURN_NONE;
 }
 
-static PyObject *writer_detach(WriterObject *self, PyObject *Py_UNUSED(none))
-{
-    PyObject *old[4];
-    SONDE_EXCLUDE_BEGIN(self)
-    writer_release(self, old);
-    SONDE_EXCLUDE_END
-    drop(old);
-    Py_RETURN_NONE;
-}
+static PyObject *writer_detach(WriterObject *self, PyObject *Py_UNUSED(none)) { return writer_later(self, NULL); }
 
 PyObject *sonde_writer_ring(PyObject *object, const char *kinds, sonde_ring_handle *ring)
 {
@@ -341,6 +347,18 @@ PyObject *sonde_writer_ring(PyObject *object, const char *kinds, sonde_ring_hand
     if (map == NULL)
         PyErr_SetString(PyExc_OSError, "there is no room for the rows of this table");
     return map;
+}
+
+int sonde_writer_lend(PyObject *writer, sonde_ring_handle *to)
+{
+    WriterObject *self = (WriterObject *)writer;
+    int is_lent;
+    SONDE_EXCLUDE_BEGIN(self)
+    is_lent = find_ring(self) != NULL;
+    if (is_lent)
+        lend(self, to);
+    SONDE_EXCLUDE_END
+    return is_lent;
 }
 
 static PyObject *writer_row_bytes(WriterObject *self, void *Py_UNUSED(closure))

@@ -66,16 +66,16 @@ PyObject *sonde_attribute_plain(PyObject *value)
     return PyUnicode_FromFormat("<%s>", Py_TYPE(value)->tp_name);
 }
 
-static int put_attribute(int64_t id, int64_t t_ns, PyObject *key, PyObject *value)
+static int put_attribute(sonde_sub *sub, int64_t id, int64_t t_ns, PyObject *key, PyObject *value)
 {
-    sonde_attribute_row row = {.t_ns = t_ns, .id = id, .key = sonde_events_text(TO_ATTRIBUTE, key)};
+    sonde_attribute_row row = {.t_ns = t_ns, .id = id, .key = sonde_events_text(sub, TO_ATTRIBUTE, key)};
     uint32_t nulls = ATTRIBUTE_NUMBER | ATTRIBUTE_WHOLE | ATTRIBUTE_TEXT;
     PyObject *plain = sonde_attribute_plain(value);
     int is_whole = 0;
     if (plain == NULL || plain == Py_None) {
         PyErr_Clear();
     } else if (PyUnicode_Check(plain)) {
-        row.text = sonde_events_value(plain);
+        row.text = sonde_events_value(sub, plain);
         nulls &= row.text ? ~(uint32_t)ATTRIBUTE_TEXT : nulls;
     } else if (sonde_number(plain, &row.number, &row.whole, &is_whole) == 0) {
         nulls &= ~(uint32_t)(ATTRIBUTE_NUMBER | (is_whole ? ATTRIBUTE_WHOLE : 0));
@@ -83,13 +83,13 @@ static int put_attribute(int64_t id, int64_t t_ns, PyObject *key, PyObject *valu
         PyErr_Clear();
     }
     Py_XDECREF(plain);
-    return sonde_writer_put(sonde_events.tables[TO_ATTRIBUTE], &row, nulls);
+    return sonde_events_put(sub, TO_ATTRIBUTE, &row, nulls);
 }
 
-int sonde_attributes_put(int64_t id, int64_t t_ns, PyObject *keys, PyObject *const *values)
+int sonde_attributes_put(sonde_sub *sub, int64_t id, int64_t t_ns, PyObject *keys, PyObject *const *values)
 {
     for (Py_ssize_t i = 0; i < PyTuple_GET_SIZE(keys); i++) {
-        if (put_attribute(id, t_ns, PyTuple_GET_ITEM(keys, i), values[i]) < 0) {
+        if (put_attribute(sub, id, t_ns, PyTuple_GET_ITEM(keys, i), values[i]) < 0) {
             PyErr_Clear();
             return -1;
         }
@@ -175,24 +175,36 @@ static void add_value(const sonde_counter_row *row, int is_whole)
     sonde_sum_end(sum);
 }
 
+static int write_row(const CountObject *self, sonde_counter_row *row, int is_whole)
+{
+    row->name = sonde_events_text(self->sub, TO_COUNTER, self->name);
+    row->domain = sonde_events_text(self->sub, TO_COUNTER, self->domain);
+    row->t_ns = sonde_clock_ns();
+    int is_held = sonde_subs_hold(self->sub);
+    add_value(row, is_whole);
+    sonde_subs_let(is_held);
+    return sonde_events_put(self->sub, TO_COUNTER, row,
+                            (row->domain ? 0 : COUNTER_DOMAIN) | (is_whole ? 0 : COUNTER_WHOLE));
+}
+
 /* Write a value, of which the caller has a reference: the counter may have another one soon. */
 static int record(const CountObject *self, PyObject *value)
 {
-    if (!sonde_events_ready())
+    if (self->sub == NULL && !sonde_events_ready(NULL))
         return 0;
-    sonde_counter_row row = {.thread = sonde_find_tid()};
-    int is_whole;
+    sonde_counter_row row = {.thread = sonde_find_tid(), .interpreter = sonde_sub_number(self->sub)};
+    int is_whole, status = 0;
+    /* A number's own __float__ may run any code, so this comes before the lock. */
     if (sonde_number(value, &row.value, &row.whole, &is_whole) < 0) {
         PyErr_Clear();
         return 0;
     }
-    row.name = sonde_events_text(TO_COUNTER, self->name);
-    row.domain = sonde_events_text(TO_COUNTER, self->domain);
-    row.t_ns = sonde_clock_ns();
-    add_value(&row, is_whole);
-    if (sonde_writer_put(sonde_events.tables[TO_COUNTER], &row,
-                         (row.domain ? 0 : COUNTER_DOMAIN) | (is_whole ? 0 : COUNTER_WHOLE)) < 0)
-        return -1;
+    sonde_sub_enter(self->sub, 1u << TO_COUNTER);
+    if (self->sub == NULL || sonde_events_ready(self->sub))
+        status = write_row(self, &row, is_whole);
+    sonde_sub_leave(self->sub);
+    if (status < 0 || self->sub != NULL)
+        return status;
     return sonde_events_mirror("count", self->domain, self->name, SONDE_COUNTER, 0, value);
 }
 
@@ -265,13 +277,11 @@ static PyObject *count_set_value(PyObject *self, PyObject *const *args, Py_ssize
 static PyObject *count_change(PyObject *self, PyObject *const *args, Py_ssize_t given,
                               PyObject *kwnames, int sign)
 {
-    static PyObject *one;
-    if (one == NULL && (one = PyLong_FromLong(1)) == NULL)
-        return NULL;
     PyObject *by = find_argument(args, given, kwnames, "delta");
-    if (by == NULL && PyErr_Occurred())
-        return NULL;
-    if (change((CountObject *)self, by == NULL ? one : by, sign) < 0)
+    by = by != NULL ? Py_NewRef(by) : PyErr_Occurred() ? NULL : PyLong_FromLong(1);
+    int status = by == NULL ? -1 : change((CountObject *)self, by, sign);
+    Py_XDECREF(by);
+    if (status < 0)
         return NULL;
     Py_RETURN_NONE;
 }
@@ -369,4 +379,17 @@ PyTypeObject sonde_CountType = {
     .tp_as_number = &count_numbers,
     .tp_methods = count_methods,
     .tp_getset = count_getset,
+};
+
+static PyType_Slot sub_slots[] = {
+    {Py_tp_new, count_new},          {Py_tp_dealloc, count_dealloc},       {Py_tp_repr, count_repr},
+    {Py_tp_methods, count_methods},  {Py_tp_getset, count_getset},         {Py_nb_inplace_add, count_iadd},
+    {Py_nb_inplace_subtract, count_isub}, {0, NULL},
+};
+
+PyType_Spec sonde_sub_count = {
+    .name = "sonde._core.Count",
+    .basicsize = sizeof(CountObject),
+    .flags = Py_TPFLAGS_DEFAULT,
+    .slots = sub_slots,
 };

@@ -52,7 +52,7 @@ sonde_sum *sonde_events_sum(uint32_t kind, uint32_t domain, uint32_t name)
 
 /* ---- on, off, pauses ------------------------------------------------------------- */
 
-void sonde_events_forget(void)
+static void forget(void)
 {
     sonde_events.totals = NULL;
     sonde_events.on = &never;
@@ -60,7 +60,14 @@ void sonde_events_forget(void)
     sonde_events.epoch = 0;
 }
 
-SONDE_IN_CHILD(sonde_events_forget)
+SONDE_IN_CHILD(forget) /* no other thread is there, whoever held the lock */
+
+void sonde_events_forget(void)
+{
+    int is_held = sonde_subs_hold(NULL);
+    forget();
+    sonde_subs_let(is_held);
+}
 
 void sonde_events_begin_sums(void)
 {
@@ -139,12 +146,55 @@ int64_t sonde_events_number(uint32_t slot)
     return ++sonde_events.last_serial << SONDE_SLOT_BITS | slot;
 }
 
+/* ---- what subinterpreters write ---------------------------------------------------- */
+
+sonde_ring_handle sonde_lent[EVENT_TABLES];
+
+void sonde_sub_put(int table, const void *row, uint32_t nulls)
+{
+    if (sonde_lent[table].shared != NULL)
+        (void)sonde_ring_append(&sonde_lent[table], row, nulls); /* a drop is counted there */
+}
+
+void sonde_sub_lose_text(int table)
+{
+    if (sonde_lent[table].shared != NULL)
+        sonde_add_relaxed(&sonde_lent[table].shared->text_lost, 1);
+}
+
 /* ---- texts ----------------------------------------------------------------------- */
 
-static uint32_t put_text(int table, PyObject *str, enum sonde_text_share share)
+/* The same in a subinterpreter, which has a cache of its own. */
+static uint32_t put_sub_text(sonde_sub *sub, int table, PyObject *str, enum sonde_text_share share)
 {
+    size_t at = ((uintptr_t)str >> 4 ^ (uintptr_t)str >> 12) % SONDE_SUB_TEXTS;
+    if (sonde_events.totals == NULL)
+        return 0;
+    if (sub->texts[at].str == str && sub->texts[at].epoch == sonde_events.epoch)
+        return sub->texts[at].id;
+    int64_t id = sonde_text_put(sonde_text_table(sonde_events.text), str, share);
+    if (id < 0)
+        PyErr_Clear();
+    if (id <= 0) {
+        sonde_sub_lose_text(table);
+        return 0;
+    }
+    if (PyUnicode_CheckExact(str) && PyUnicode_GET_LENGTH(str) <= 4096) {
+        Py_XSETREF(sub->texts[at].str, Py_NewRef(str));
+        sub->texts[at].id = (uint32_t)id;
+        sub->texts[at].epoch = sonde_events.epoch;
+    }
+    return (uint32_t)id;
+}
+
+static uint32_t put_text(sonde_sub *sub, int table, PyObject *str, enum sonde_text_share share)
+{
+    if (str == NULL || str == Py_None)
+        return 0;
+    if (sub != NULL)
+        return put_sub_text(sub, table, str, share);
     /* Making a ring runs Python: the recording may have ended meanwhile. */
-    if (str == NULL || str == Py_None || sonde_events.text == NULL)
+    if (sonde_events.text == NULL)
         return 0;
     int64_t id = sonde_text_id_within(sonde_events.text, str, share);
     if (id < 0)
@@ -154,17 +204,27 @@ static uint32_t put_text(int table, PyObject *str, enum sonde_text_share share)
     return id < 0 ? 0 : (uint32_t)id;
 }
 
-uint32_t sonde_events_text(int table, PyObject *str) { return put_text(table, str, SONDE_TEXTS_NAMES); }
+uint32_t sonde_events_text(sonde_sub *sub, int table, PyObject *str)
+{
+    return put_text(sub, table, str, SONDE_TEXTS_NAMES);
+}
 
-uint32_t sonde_events_value(PyObject *str) { return put_text(TO_ATTRIBUTE, str, SONDE_TEXTS_VALUES); }
+uint32_t sonde_events_value(sonde_sub *sub, PyObject *str)
+{
+    return put_text(sub, TO_ATTRIBUTE, str, SONDE_TEXTS_VALUES);
+}
 
-uint32_t sonde_events_word(const char *word)
+uint32_t sonde_events_word(const sonde_sub *sub, const char *word)
 {
     /* There are few words, and each row needs one: they are remembered by the address of the
      * literal. */
     enum { WORDS = 32 };
     static struct { const char *word; uint32_t id, epoch; } known[WORDS];
     size_t at = ((uintptr_t)word >> 2) % WORDS;
+    if (sub != NULL)
+        return sonde_events.totals == NULL ? 0
+                                           : sonde_intern_put(sonde_text_table(sonde_events.text), word,
+                                                              (uint32_t)strlen(word));
     if (sonde_events.text == NULL)
         return 0;
     if (known[at].word != word || known[at].epoch != sonde_events.epoch) {

@@ -6,6 +6,7 @@
 #include "binding/binding.h"
 #include "format/event_totals.h"
 #include "events/place.h"
+#include "events/subinterpreter.h"
 
 extern PyTypeObject sonde_NamedType, sonde_RegionType, sonde_SpanType, sonde_CountType, sonde_MarkType,
     sonde_NestingCheckType;
@@ -14,8 +15,14 @@ extern PyMethodDef sonde_events_methods[];
 /* Add Region and Span to the module. */
 int sonde_region_ready(PyObject *core);
 
+/* The types of a subinterpreter, where a type belongs to a module: Named is the base of the others. */
+extern PyType_Spec sonde_sub_named, sonde_sub_span, sonde_sub_count;
+
+/* Have calls of the type make spans at the usual price. */
+void sonde_sub_span_ready(PyTypeObject *type);
+
 /* What the structs of regions, counters and markers begin with; a domain may be NULL. */
-#define SONDE_NAMED_HEAD PyObject_HEAD PyObject *name, *domain;
+#define SONDE_NAMED_HEAD PyObject_HEAD PyObject *name, *domain; sonde_sub *sub; /* NULL: of the main interpreter */
 
 typedef struct {
     SONDE_NAMED_HEAD
@@ -23,6 +30,8 @@ typedef struct {
 
 /* Make an object of a subtype of Named; `domain` may be None. NULL with an exception. */
 PyObject *sonde_named_new(PyTypeObject *type, PyObject *name, PyObject *domain);
+/* Free an object of such a type, whose references were dropped. */
+void sonde_named_free(PyObject *object);
 PyObject *sonde_named_parse(PyTypeObject *type, PyObject *args, PyObject *kwargs);
 
 /* Without a GIL, the first look at a text may wait for another thread, which ends our turn: so names
@@ -50,7 +59,7 @@ typedef struct {
     int64_t paused_ns;
     uint32_t cut, pad1;
     int64_t number;
-    uint32_t error, pad2;
+    uint32_t error, interpreter;
 } sonde_span_row;
 
 typedef struct {
@@ -59,7 +68,7 @@ typedef struct {
     double value;
     int64_t whole;
     int32_t thread;
-    uint32_t pad;
+    uint32_t interpreter;
 } sonde_counter_row;
 
 typedef struct {
@@ -67,7 +76,7 @@ typedef struct {
     uint32_t name, domain, scope, pad0;
     int64_t id, parent;
     int32_t thread;
-    uint32_t pad1;
+    uint32_t interpreter;
 } sonde_marker_row;
 
 typedef struct {
@@ -78,9 +87,9 @@ typedef struct {
     uint32_t text, pad1;
 } sonde_attribute_row;
 
-#define SONDE_SPAN_KINDS "qqtttqqiiqtqt"
-#define SONDE_COUNTER_KINDS "qttdqi"
-#define SONDE_MARKER_KINDS "qtttqqi"
+#define SONDE_SPAN_KINDS "qqtttqqiiqtqtI"
+#define SONDE_COUNTER_KINDS "qttdqiI"
+#define SONDE_MARKER_KINDS "qtttqqiI"
 #define SONDE_ATTRIBUTE_KINDS "qqtdqt"
 _Static_assert(sizeof(sonde_span_row) == 88, "span row");
 _Static_assert(offsetof(sonde_span_row, id) == 32, "span row");
@@ -95,13 +104,13 @@ enum { COUNTER_DOMAIN = 1, COUNTER_WHOLE = 2 };
 enum { MARKER_DOMAIN = 1, MARKER_PARENT = 2 };
 enum { ATTRIBUTE_NUMBER = 1, ATTRIBUTE_WHOLE = 2, ATTRIBUTE_TEXT = 4 };
 
-enum { TO_SPAN, TO_COUNTER, TO_MARKER, TO_ATTRIBUTE, EVENT_TABLES };
-
 /* The low bits of a region's number are its slot among the open regions; 0: it has no slot. */
 #define SONDE_SLOT_BITS 13
 _Static_assert(1u << SONDE_SLOT_BITS == SONDE_TOTALS_OPEN, "a slot in a number");
 
-/* One recording at a time, as there is one process. */
+/* One recording at a time, as there is one process. Subinterpreters read it, and change sums, slots and
+ * numbers, while they hold the lock of kernel/sub_lock.h; the main interpreter changes it with its GIL,
+ * and takes the lock where they could see it. */
 typedef struct {
     sonde_totals *totals;   /* NULL: not recording, or no event so far */
     const uint32_t *on; /* in the control page; never NULL */
@@ -135,12 +144,13 @@ static inline int sonde_events_on(void)
 /* Are events recorded now? If all that is missing is a first event, make room for it. */
 int sonde_events_wake(void);
 
-/* The same as sonde_events_wake(), but quick while nothing is recorded. */
-static inline int sonde_events_ready(void)
+/* The same as sonde_events_wake(), but quick while nothing is recorded. In a subinterpreter,
+ * sonde_sub_enter() has made the room. */
+static inline int sonde_events_ready(const sonde_sub *sub)
 {
     if (sonde_events.totals != NULL)
         return sonde_load_relaxed(sonde_events.on) && sonde_events.is_open;
-    return sonde_events.tables[TO_SPAN] != NULL && sonde_events_wake();
+    return sub == NULL && sonde_events.tables[TO_SPAN] != NULL && sonde_events_wake();
 }
 
 /* Write nowhere from now on; also called in a forked child. */
@@ -163,11 +173,29 @@ int64_t sonde_events_stopped_ns(void);
 /* Return the number of the next event, which contains its slot. */
 int64_t sonde_events_number(uint32_t slot);
 
+/* Return the number of the next event, which has no slot, wherever this runs. */
+static inline int64_t sonde_events_take_number(const sonde_sub *sub)
+{
+    int is_held = sonde_subs_hold(sub);
+    int64_t number = sonde_events_number(0);
+    sonde_subs_let(is_held);
+    return number;
+}
+
 /* Return text ids for a row of one of the tables; 0 if there is nothing to name, or no room
  * (counted there). */
-uint32_t sonde_events_text(int table, PyObject *str);
-uint32_t sonde_events_value(PyObject *str); /* of an attribute */
-uint32_t sonde_events_word(const char *word); /* one of ours, of at most 15 letters */
+uint32_t sonde_events_text(sonde_sub *sub, int table, PyObject *str);
+uint32_t sonde_events_value(sonde_sub *sub, PyObject *str); /* of an attribute */
+uint32_t sonde_events_word(const sonde_sub *sub, const char *word); /* one of ours, of at most 15 letters */
+
+/* Write a row. Returns 0, or -1 with an exception raised while the ring was made. */
+static inline int sonde_events_put(const sonde_sub *sub, int table, const void *row, uint32_t nulls)
+{
+    if (sub == NULL)
+        return sonde_writer_put(sonde_events.tables[table], row, nulls);
+    sonde_sub_put(table, row, nulls);
+    return 0;
+}
 
 /* Return the sum of a kind, domain and name; NULL if there is no room (counted). Valid until the
  * epoch changes. */
@@ -186,16 +214,16 @@ void sonde_slot_begin(uint32_t slot, const void *context);
 int64_t sonde_region_resolve(int64_t id);
 
 /* Return the innermost region here, as it was last set; 0: none. */
-int64_t sonde_region_current(const sonde_event_place *here);
-void sonde_region_set_current(const sonde_event_place *here, int64_t id);
+int64_t sonde_region_current(const sonde_sub *sub, const sonde_event_place *here);
+void sonde_region_set_current(const sonde_sub *sub, const sonde_event_place *here, int64_t id);
 
 /* Return the parent of a region that begins where `outer` is the innermost one; 0: none. A task
  * may begin after the region in which it was made has ended: that region is still its parent. */
 int64_t sonde_region_around(const sonde_event_place *here, int64_t outer);
-int64_t sonde_region_here(void);
+int64_t sonde_region_here(const sonde_sub *sub);
 
 /* Write attributes: `keys` is a tuple of names, with a value for each. */
-int sonde_attributes_put(int64_t id, int64_t t_ns, PyObject *keys, PyObject *const *values);
+int sonde_attributes_put(sonde_sub *sub, int64_t id, int64_t t_ns, PyObject *keys, PyObject *const *values);
 
 /* Return a value in a form that may be kept for long: plain numbers and texts as they are,
  * anything else as the name of its type. A new reference; NULL with an exception. */
@@ -216,6 +244,7 @@ int sonde_events_mirror(const char *what, PyObject *domain, PyObject *name, uint
 PyObject *sonde_events_summary(PyObject *module, PyObject *none);
 PyObject *sonde_totals_read(PyObject *module, PyObject *args);
 PyObject *sonde_mark_now(PyObject *module, PyObject *const *args, Py_ssize_t given, PyObject *kwnames);
+PyObject *sonde_sub_mark_now(PyObject *module, PyObject *const *args, Py_ssize_t given, PyObject *kwnames);
 
 extern const char *const sonde_kind_names[SONDE_EVENT_KINDS];
 

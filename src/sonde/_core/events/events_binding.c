@@ -41,6 +41,7 @@ static PyObject *events_attach(PyObject *Py_UNUSED(module), PyObject *args)
     detach();
     for (int i = 0; i < EVENT_TABLES; i++)
         Py_XSETREF(sonde_events.tables[i], Py_NewRef(tables[i]));
+    int is_held = sonde_subs_hold(NULL);
     sonde_events.text = Py_NewRef(text);
     sonde_events.page_map = Py_NewRef(page_map);
     sonde_events.opener = Py_NewRef(opener);
@@ -48,6 +49,7 @@ static PyObject *events_attach(PyObject *Py_UNUSED(module), PyObject *args)
     sonde_events.on = &page->on;
     sonde_events.epoch = ++epochs;
     sonde_events.gate_page_ns = sonde_events_page_paused_ns(sonde_clock_ns());
+    sonde_subs_let(is_held);
     SONDE_EXCLUDE_END
     Py_RETURN_NONE;
 }
@@ -73,11 +75,13 @@ static PyObject *events_totals(PyObject *Py_UNUSED(module), PyObject *map)
     if (status < 0)
         return sonde_raise(status, "event.totals");
     SONDE_EXCLUDE_BEGIN(&sonde_events_turn)
-    Py_XSETREF(sonde_events.totals_map, Py_NewRef(map));
+    int is_held = sonde_subs_hold(NULL);
     sonde_events.totals = mem;
     tell_gate();
     sonde_events_begin_sums();
     sonde_slots_reset();
+    sonde_subs_let(is_held);
+    Py_XSETREF(sonde_events.totals_map, Py_NewRef(map));
     SONDE_EXCLUDE_END
     Py_RETURN_NONE;
 }
@@ -88,6 +92,7 @@ static PyObject *events_gate(PyObject *Py_UNUSED(module), PyObject *open)
     if (is_open < 0)
         return NULL;
     SONDE_EXCLUDE_BEGIN(&sonde_events_turn)
+    int is_held = sonde_subs_hold(NULL);
     int64_t now = sonde_clock_ns();
     if (is_open && !sonde_events.is_open) {
         sonde_events.gate_paused_ns = sonde_events_paused_ns(now) - sonde_events_page_paused_ns(now);
@@ -98,6 +103,7 @@ static PyObject *events_gate(PyObject *Py_UNUSED(module), PyObject *open)
     }
     sonde_events.is_open = (uint32_t)is_open;
     tell_gate();
+    sonde_subs_let(is_held);
     SONDE_EXCLUDE_END
     Py_RETURN_NONE;
 }
@@ -105,7 +111,9 @@ static PyObject *events_gate(PyObject *Py_UNUSED(module), PyObject *open)
 static PyObject *events_reset(PyObject *Py_UNUSED(module), PyObject *Py_UNUSED(none))
 {
     SONDE_EXCLUDE_BEGIN(&sonde_events_turn)
+    int is_held = sonde_subs_hold(NULL);
     sonde_events_begin_sums();
+    sonde_subs_let(is_held);
     SONDE_EXCLUDE_END
     Py_RETURN_NONE;
 }

@@ -27,27 +27,30 @@ static void add_up(const sonde_marker_row *row)
     sonde_sum_end(sum);
 }
 
-static int record_in_turn(PyObject *domain, PyObject *name, const char *scope, PyObject *keys,
+static int record_in_turn(sonde_sub *sub, PyObject *domain, PyObject *name, const char *scope, PyObject *keys,
                           PyObject *const *values)
 {
-    if (!sonde_events_ready())
+    if (!sonde_events_ready(sub))
         return 0;
     sonde_marker_row row = {
         .t_ns = sonde_clock_ns(),
-        .name = sonde_events_text(TO_MARKER, name),
-        .domain = sonde_events_text(TO_MARKER, domain),
-        .scope = sonde_events_word(scope),
-        .id = sonde_events_number(0),
-        .parent = sonde_region_here(),
+        .name = sonde_events_text(sub, TO_MARKER, name),
+        .domain = sonde_events_text(sub, TO_MARKER, domain),
+        .scope = sonde_events_word(sub, scope),
+        .id = sonde_events_take_number(sub),
+        .parent = sonde_region_here(sub),
         .thread = sonde_find_tid(),
+        .interpreter = sonde_sub_number(sub),
     };
+    int is_held = sonde_subs_hold(sub);
     add_up(&row);
-    if (sonde_writer_put(sonde_events.tables[TO_MARKER], &row,
+    sonde_subs_let(is_held);
+    if (sonde_events_put(sub, TO_MARKER, &row,
                          (row.domain ? 0 : MARKER_DOMAIN) | (row.parent ? 0 : MARKER_PARENT)) < 0)
         return -1;
     if (keys != NULL && sonde_events_on())
-        sonde_attributes_put(row.id, row.t_ns, keys, values);
-    if (sonde_events.mirror == NULL)
+        sonde_attributes_put(sub, row.id, row.t_ns, keys, values);
+    if (sub != NULL || sonde_events.mirror == NULL)
         return 0;
     PyObject *value = PyUnicode_FromString(scope);
     int status = value == NULL ? -1
@@ -56,26 +59,38 @@ static int record_in_turn(PyObject *domain, PyObject *name, const char *scope, P
     return status;
 }
 
-static int record(PyObject *domain, PyObject *name, const char *scope, PyObject *keys,
+static int record(sonde_sub *sub, PyObject *domain, PyObject *name, const char *scope, PyObject *keys,
                   PyObject *const *values)
 {
     int status;
     SONDE_EXCLUDE_BEGIN(&sonde_events_turn)
-    status = record_in_turn(domain, name, scope, keys, values);
+    sonde_sub_enter(sub, 1u << TO_MARKER | (keys != NULL) << TO_ATTRIBUTE);
+    status = record_in_turn(sub, domain, name, scope, keys, values);
+    sonde_sub_leave(sub);
     SONDE_EXCLUDE_END
     return status;
 }
 
-PyObject *sonde_mark_now(PyObject *Py_UNUSED(module), PyObject *const *args, Py_ssize_t given,
-                         PyObject *kwnames)
+static PyObject *mark_now(sonde_sub *sub, PyObject *const *args, Py_ssize_t given, PyObject *kwnames)
 {
     if (given != 1 || !PyUnicode_Check(args[0])) {
         PyErr_SetString(PyExc_TypeError, "mark() takes a name, and attributes by keyword");
         return NULL;
     }
-    if (record(NULL, args[0], scopes[0], kwnames, args + 1) < 0)
+    if (record(sub, NULL, args[0], scopes[0], kwnames, args + 1) < 0)
         return NULL;
     Py_RETURN_NONE;
+}
+
+PyObject *sonde_mark_now(PyObject *Py_UNUSED(module), PyObject *const *args, Py_ssize_t given,
+                         PyObject *kwnames)
+{
+    return mark_now(NULL, args, given, kwnames);
+}
+
+PyObject *sonde_sub_mark_now(PyObject *module, PyObject *const *args, Py_ssize_t given, PyObject *kwnames)
+{
+    return mark_now(PyModule_GetState(module), args, given, kwnames);
 }
 
 static PyObject *mark_mark(PyObject *object, PyObject *const *args, Py_ssize_t given,
@@ -88,7 +103,7 @@ static PyObject *mark_mark(PyObject *object, PyObject *const *args, Py_ssize_t g
         return NULL;
     }
     const char *scope = given + named ? parse_scope(args[0]) : scopes[0];
-    if (scope == NULL || record(self->domain, self->name, scope, NULL, NULL) < 0)
+    if (scope == NULL || record(self->sub, self->domain, self->name, scope, NULL, NULL) < 0)
         return NULL;
     Py_RETURN_NONE;
 }

@@ -10,6 +10,7 @@ PyObject *sonde_named_new(PyTypeObject *type, PyObject *name, PyObject *domain)
     sonde_named *self = (sonde_named *)type->tp_alloc(type, 0);
     if (self == NULL)
         return NULL;
+    self->sub = sonde_sub_of(type);
     sonde_name_prepare(name);
     sonde_name_prepare(domain);
     self->name = Py_NewRef(name);
@@ -26,11 +27,20 @@ PyObject *sonde_named_parse(PyTypeObject *type, PyObject *args, PyObject *kwargs
     return sonde_named_new(type, name, domain);
 }
 
+void sonde_named_free(PyObject *object)
+{
+    PyTypeObject *type = Py_TYPE(object);
+    int is_sub = ((sonde_named *)object)->sub != NULL;
+    type->tp_free(object);
+    if (is_sub)
+        Py_DECREF(type); /* in the main interpreter, types of ours are static */
+}
+
 static void named_dealloc(PyObject *object)
 {
     Py_CLEAR(((sonde_named *)object)->name);
     Py_CLEAR(((sonde_named *)object)->domain);
-    Py_TYPE(object)->tp_free(object);
+    sonde_named_free(object);
 }
 
 static PyObject *get_name(PyObject *self, void *Py_UNUSED(closure))
@@ -58,4 +68,13 @@ PyTypeObject sonde_NamedType = {
     .tp_doc = "What regions, counters and markers have in common.",
     .tp_dealloc = named_dealloc,
     .tp_getset = named_getset,
+};
+
+static PyType_Slot sub_slots[] = {{Py_tp_dealloc, named_dealloc}, {Py_tp_getset, named_getset}, {0, NULL}};
+
+PyType_Spec sonde_sub_named = {
+    .name = "sonde._core.Named",
+    .basicsize = sizeof(sonde_named),
+    .flags = Py_TPFLAGS_DEFAULT | Py_TPFLAGS_BASETYPE | Py_TPFLAGS_DISALLOW_INSTANTIATION,
+    .slots = sub_slots,
 };

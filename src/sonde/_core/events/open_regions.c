@@ -69,13 +69,15 @@ int64_t sonde_region_resolve(int64_t id)
 
 static __thread int64_t innermost;
 
-int64_t sonde_region_current(const sonde_event_place *here)
+static PyObject *find_variable(const sonde_sub *sub) { return sub == NULL ? sonde_events.current : sub->current; }
+
+int64_t sonde_region_current(const sonde_sub *sub, const sonde_event_place *here)
 {
     if (!here->in_context)
         return innermost;
     PyObject *number = NULL;
     int64_t id = -1;
-    if (PyContextVar_Get(sonde_events.current, NULL, &number) == 0 && number != NULL)
+    if (PyContextVar_Get(find_variable(sub), NULL, &number) == 0 && number != NULL)
         id = PyLong_AsLongLong(number);
     Py_XDECREF(number);
     if (PyErr_Occurred())
@@ -84,7 +86,7 @@ int64_t sonde_region_current(const sonde_event_place *here)
     return id < 0 ? innermost : id;
 }
 
-void sonde_region_set_current(const sonde_event_place *here, int64_t id)
+void sonde_region_set_current(const sonde_sub *sub, const sonde_event_place *here, int64_t id)
 {
     if (!here->in_context) {
         innermost = id;
@@ -96,7 +98,7 @@ void sonde_region_set_current(const sonde_event_place *here, int64_t id)
     int collects = PyGC_Disable();
 #endif
     PyObject *number = PyLong_FromLongLong(id);
-    PyObject *token = number == NULL ? NULL : PyContextVar_Set(sonde_events.current, number);
+    PyObject *token = number == NULL ? NULL : PyContextVar_Set(find_variable(sub), number);
 #if PY_VERSION_HEX < 0x030C0000
     if (collects)
         PyGC_Enable();
@@ -124,8 +126,8 @@ int64_t sonde_region_around(const sonde_event_place *here, int64_t outer)
     return 0;
 }
 
-int64_t sonde_region_here(void)
+int64_t sonde_region_here(const sonde_sub *sub)
 {
     sonde_event_place here = sonde_here();
-    return sonde_region_around(&here, sonde_region_current(&here));
+    return sonde_region_around(&here, sonde_region_current(sub, &here));
 }

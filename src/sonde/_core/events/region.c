@@ -15,11 +15,11 @@ static activation *find_room(RegionObject *self)
 {
     if (self->first.state == FREE)
         return &self->first;
-    if (sonde_events.regions >= MOST || self->depth >= MOST_OF_ONE)
+    if (sonde_load_relaxed(&sonde_events.regions) >= MOST || self->depth >= MOST_OF_ONE)
         return NULL;
     activation *new = PyMem_Malloc(sizeof *new);
     if (new != NULL) {
-        sonde_events.regions++;
+        sonde_add_relaxed(&sonde_events.regions, 1);
         self->depth++;
     }
     return new;
@@ -53,7 +53,7 @@ static inline void drop(RegionObject *self, activation *old)
     old->state = FREE;
     if (old == &self->first)
         return;
-    sonde_events.regions--;
+    sonde_add_relaxed(&sonde_events.regions, -1);
     self->depth--;
     PyMem_Free(old);
 }
@@ -91,8 +91,8 @@ static void fill_slot(const RegionObject *self, activation *new)
     open->id = new->id;
     open->parent = new->parent;
     open->t_ns = new->start_ns;
-    open->name = sonde_events_text(TO_SPAN, self->name);
-    open->domain = sonde_events_text(TO_SPAN, self->domain);
+    open->name = sonde_events_text(self->sub, TO_SPAN, self->name);
+    open->domain = sonde_events_text(self->sub, TO_SPAN, self->domain);
     open->kind = self->kind;
     open->thread = new->place.tid;
     open->number = new->number;
@@ -101,31 +101,36 @@ static void fill_slot(const RegionObject *self, activation *new)
 }
 
 /* Make this the innermost region here. */
-static void enter(activation *new)
+static void enter(const sonde_sub *sub, activation *new)
 {
-    new->outer = sonde_region_current(&new->place);
-    sonde_region_set_current(&new->place, new->id);
+    new->outer = sonde_region_current(sub, &new->place);
+    sonde_region_set_current(sub, &new->place, new->id);
 }
 
 static int64_t next_frame(const RegionObject *self)
 {
-    sonde_sum *sum = sonde_events_sum(SONDE_FRAME, sonde_events_text(TO_SPAN, self->domain),
-                                      sonde_events_text(TO_SPAN, self->name));
-    if (sum == NULL)
-        return 0;
-    /* Counted here and not at the end, because two may be open at once. `area` is used for
-     * counters only. */
-    sonde_sum_begin(sum);
-    sum->area += 1;
-    sonde_sum_end(sum);
-    return (int64_t)sum->area;
+    uint32_t domain = sonde_events_text(self->sub, TO_SPAN, self->domain);
+    uint32_t name = sonde_events_text(self->sub, TO_SPAN, self->name);
+    int is_held = sonde_subs_hold(self->sub);
+    int64_t number = 0;
+    sonde_sum *sum = sonde_events_sum(SONDE_FRAME, domain, name);
+    if (sum != NULL) {
+        /* Counted here and not at the end, because two may be open at once. `area` is used for
+         * counters only. */
+        sonde_sum_begin(sum);
+        sum->area += 1;
+        sonde_sum_end(sum);
+        number = (int64_t)sum->area;
+    }
+    sonde_subs_let(is_held);
+    return number;
 }
 
 /* Tell the mirror of the beginning, with the parent that was given (0: none) and the attributes,
  * if there are any. */
 static int tell_begin(const RegionObject *self, int64_t id)
 {
-    if (sonde_events.mirror == NULL)
+    if (self->sub != NULL || sonde_events.mirror == NULL)
         return 0;
     PyObject *value = NULL, *all = NULL;
     if (self->under != 0 || self->keys != NULL)
@@ -147,12 +152,14 @@ static int begin_open(RegionObject *self)
     activation *new = make(self, OPEN);
     if (new == NULL) {
         self->unseen++;
-        sonde_events.totals->open_lost++;
+        sonde_add_relaxed(&sonde_events.totals->open_lost, 1);
         return 0;
     }
+    int is_held = sonde_subs_hold(self->sub);
     new->slot = sonde_slot_take();
     int64_t id = new->id = sonde_events_number(new->slot);
-    enter(new);
+    sonde_subs_let(is_held);
+    enter(self->sub, new);
     push(self, new);
     new->parent = self->under ? self->under : sonde_region_around(&new->place, new->outer);
     new->number = self->kind == SONDE_FRAME ? next_frame(self) : 0;
@@ -161,7 +168,7 @@ static int begin_open(RegionObject *self)
     fill_slot(self, new);
     /* Making a ring runs Python, so another thread may end the region meanwhile. */
     if (self->keys != NULL)
-        sonde_attributes_put(id, new->start_ns, self->keys,
+        sonde_attributes_put(self->sub, id, new->start_ns, self->keys,
                              ((PyTupleObject *)self->values)->ob_item);
     return tell_begin(self, id);
 }
@@ -174,7 +181,7 @@ static int64_t find_pause(void)
 
 static int begin(RegionObject *self)
 {
-    if (sonde_events_ready())
+    if (sonde_events_ready(self->sub))
         return begin_open(self);
     activation *new = sonde_events.epoch == 0 ? NULL : make(self, WAITING);
     if (new == NULL) {
@@ -190,7 +197,9 @@ int sonde_region_begin(RegionObject *self)
 {
     int status;
     SONDE_EXCLUDE_BEGIN(&sonde_events_turn)
+    sonde_sub_enter(self->sub, 1u << TO_SPAN | (self->keys != NULL) << TO_ATTRIBUTE);
     status = begin(self);
+    sonde_sub_leave(self->sub);
     SONDE_EXCLUDE_END
     return status;
 }
@@ -199,17 +208,17 @@ int sonde_region_begin(RegionObject *self)
 
 /* Note that this is no longer the innermost region. Returns whether it was; if not (it ends out
  * of order, or in another thread or task), it may still be taken for the innermost one somewhere. */
-static int leave(const activation *old)
+static int leave(const sonde_sub *sub, const activation *old)
 {
     sonde_event_place here = sonde_here();
-    if (sonde_region_current(&here) != old->id)
+    if (sonde_region_current(sub, &here) != old->id)
         return 0;
     /* The region around it may have ended before it. */
-    sonde_region_set_current(&here, sonde_region_around(&here, old->outer));
+    sonde_region_set_current(sub, &here, sonde_region_around(&here, old->outer));
     return is_same(&old->place, &here);
 }
 
-static void close_slot(const activation *old, int is_late)
+static void close_slot(const sonde_sub *sub, const activation *old, int is_late)
 {
     if (old->slot == 0)
         return;
@@ -217,7 +226,9 @@ static void close_slot(const activation *old, int is_late)
     sonde_open_begin(open);
     open->is_open = 0;
     sonde_open_end(open);
+    int is_held = sonde_subs_hold(sub);
     sonde_slot_give(old->slot, is_late);
+    sonde_subs_let(is_held);
 }
 
 static void add_up(const sonde_span_row *row, uint32_t kind)
@@ -271,8 +282,8 @@ static int write_row(RegionObject *self, activation *old, int64_t now, const cha
         cut = clipped;
     if (old->state == WAITING) {
         old->slot = 0;
-        old->id = sonde_events_number(0);
-        old->parent = self->under ? self->under : sonde_region_here();
+        old->id = sonde_events_take_number(self->sub);
+        old->parent = self->under ? self->under : sonde_region_here(self->sub);
         old->number = self->kind == SONDE_FRAME ? next_frame(self) : 0;
         old->paused_ns = sonde_events_paused_ns(old->start_ns);
     }
@@ -284,23 +295,26 @@ static int write_row(RegionObject *self, activation *old, int64_t now, const cha
     sonde_span_row row = {
         .t_ns = old->start_ns,
         .dur_ns = end_ns - old->start_ns,
-        .name = sonde_events_text(TO_SPAN, self->name),
-        .domain = sonde_events_text(TO_SPAN, self->domain),
-        .kind = sonde_events_word(sonde_kind_names[self->kind]),
+        .name = sonde_events_text(self->sub, TO_SPAN, self->name),
+        .domain = sonde_events_text(self->sub, TO_SPAN, self->domain),
+        .kind = sonde_events_word(self->sub, sonde_kind_names[self->kind]),
         .id = old->id,
         .parent = old->parent,
         .thread = old->place.tid,
         .end_thread = sonde_find_tid(),
         .paused_ns = paused_ns,
-        .cut = cut == NULL ? 0 : sonde_events_word(cut),
+        .cut = cut == NULL ? 0 : sonde_events_word(self->sub, cut),
         .number = old->number,
-        .error = sonde_events_text(TO_SPAN, error),
+        .error = sonde_events_text(self->sub, TO_SPAN, error),
+        .interpreter = sonde_sub_number(self->sub),
     };
     uint32_t nulls = (row.domain ? 0 : SPAN_DOMAIN) | (row.parent ? 0 : SPAN_PARENT) |
                      (row.cut ? 0 : SPAN_CUT) | (row.number ? 0 : SPAN_NUMBER) |
                      (row.error ? 0 : SPAN_ERROR);
+    int is_held = sonde_subs_hold(self->sub);
     add_up(&row, self->kind);
-    return sonde_writer_put(sonde_events.tables[TO_SPAN], &row, nulls);
+    sonde_subs_let(is_held);
+    return sonde_events_put(self->sub, TO_SPAN, &row, nulls);
 }
 
 /* Does it belong to another recording, or was recording paused from its beginning to its end? */
@@ -320,14 +334,14 @@ static int end_seen(RegionObject *self, activation *ended, const char *cut, PyOb
     int64_t now = sonde_clock_ns();
     int status = 0, is_late = 0, is_numbered = old.state == OPEN;
     if (is_numbered)
-        is_late = !leave(&old);
+        is_late = !leave(self->sub, &old);
     /* If all of it was in a pause, there may be nowhere to write yet. */
-    if (sonde_events.totals != NULL || sonde_events_wake())
+    if (sonde_events.totals != NULL || (self->sub == NULL && sonde_events_wake()))
         status = write_row(self, &old, now, cut, error);
     /* Python may have ended the recording. */
     if (is_numbered && old.epoch == sonde_events.epoch)
-        close_slot(&old, is_late);
-    if (status == 0 && is_numbered)
+        close_slot(self->sub, &old, is_late);
+    if (status == 0 && is_numbered && self->sub == NULL)
         status = sonde_events_mirror("end", self->domain, self->name, self->kind, old.id, error);
     return status;
 }
@@ -363,7 +377,9 @@ int sonde_region_end(RegionObject *self, PyObject *error)
 {
     int status;
     SONDE_EXCLUDE_BEGIN(&sonde_events_turn)
+    sonde_sub_enter(self->sub, 1u << TO_SPAN);
     status = end(self, error);
+    sonde_sub_leave(self->sub);
     SONDE_EXCLUDE_END
     return status;
 }
@@ -373,9 +389,11 @@ void sonde_region_lose(RegionObject *self)
     PyObject *type, *value, *trace;
     PyErr_Fetch(&type, &value, &trace); /* an exception may be on its way through here */
     SONDE_EXCLUDE_BEGIN(&sonde_events_turn)
+    sonde_sub_enter(self->sub, 0);
     while (self->top != NULL)
         if (end_one(self, self->top, "lost", NULL) < 0)
             PyErr_Clear();
+    sonde_sub_leave(self->sub);
     SONDE_EXCLUDE_END
     PyErr_Restore(type, value, trace);
 }

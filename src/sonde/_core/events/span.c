@@ -2,6 +2,7 @@
 #include "events/region.h"
 
 #include <string.h>
+#include <structmember.h>
 
 /* ---- Python's side --------------------------------------------------------------- */
 
@@ -49,8 +50,10 @@ static PyObject *region_set(PyObject *object, PyObject *const *args, Py_ssize_t 
     }
     SONDE_EXCLUDE_BEGIN(&sonde_events_turn)
     const activation *now = sonde_region_find(self);
+    sonde_sub_enter(self->sub, (unsigned)(kwnames != NULL) << TO_ATTRIBUTE);
     if (kwnames != NULL && sonde_region_is_seen(now) && sonde_events_on())
-        sonde_attributes_put(now->id, sonde_clock_ns(), kwnames, args);
+        sonde_attributes_put(self->sub, now->id, sonde_clock_ns(), kwnames, args);
+    sonde_sub_leave(self->sub);
     SONDE_EXCLUDE_END
     Py_RETURN_NONE;
 }
@@ -69,7 +72,7 @@ static int64_t find_id(const RegionObject *self)
 static PyObject *region_under(PyObject *object, PyObject *parent)
 {
     RegionObject *self = (RegionObject *)object;
-    if (PyObject_TypeCheck(parent, &sonde_RegionType)) {
+    if (PyObject_TypeCheck(parent, self->sub == NULL ? &sonde_RegionType : self->sub->span_type)) {
         self->under = find_id((RegionObject *)parent);
     } else if (parent == Py_None) {
         self->under = 0;
@@ -233,8 +236,10 @@ static RegionObject *alloc_span(PyTypeObject *type)
     RegionObject *self;
     if (type != &sonde_SpanType || spare_n == 0) {
         self = (RegionObject *)type->tp_alloc(type, 0);
-        if (self != NULL)
+        if (self != NULL) {
             self->call = region_call;
+            self->sub = sonde_sub_of(type);
+        }
         return self;
     }
     self = spare[--spare_n];
@@ -301,7 +306,7 @@ static void region_dealloc(PyObject *object)
     Py_CLEAR(self->keys);
     Py_CLEAR(self->values);
     if (!keep_spare(self))
-        Py_TYPE(object)->tp_free(object);
+        sonde_named_free(object);
 }
 
 static PyObject *region_repr(PyObject *object)
@@ -359,3 +364,25 @@ PyTypeObject sonde_SpanType = {
     .tp_new = span_new,
     .tp_vectorcall = span_make,
 };
+
+/* ---- in a subinterpreter --------------------------------------------------------------- */
+
+static PyMemberDef sub_members[] = {
+    {"__vectorcalloffset__", T_PYSSIZET, offsetof(RegionObject, call), READONLY, NULL},
+    {NULL, 0, 0, 0, NULL},
+};
+
+static PyType_Slot sub_slots[] = {
+    {Py_tp_new, span_new},         {Py_tp_dealloc, region_dealloc},   {Py_tp_repr, region_repr},
+    {Py_tp_call, PyVectorcall_Call}, {Py_tp_methods, region_methods}, {Py_tp_getset, region_getset},
+    {Py_tp_members, sub_members},  {0, NULL},
+};
+
+PyType_Spec sonde_sub_span = {
+    .name = "sonde.span",
+    .basicsize = sizeof(RegionObject),
+    .flags = Py_TPFLAGS_DEFAULT | Py_TPFLAGS_HAVE_VECTORCALL,
+    .slots = sub_slots,
+};
+
+void sonde_sub_span_ready(PyTypeObject *type) { type->tp_vectorcall = span_make; }

@@ -3,7 +3,9 @@
  * From 3.11 on a thread's frames lie one after the other on its data stack. The top of it, where
  * things change, is copied twice in one short read, and between the two copies the same read asks
  * where the thread is. What lies below cannot change while the lowest frame of that copy is
- * alive, so it is copied afterwards, and then that frame is read once more. Frames elsewhere are
+ * alive, so it is copied afterwards, then that frame is read once more, and then what lies below:
+ * a thread that left all these frames and came back by another way is found out, unless it did so
+ * twice. Frames elsewhere are
  * read one by one and then read again: see outside_frames.c. If a read took too long, or anything
  * does not fit, the stack is torn: we try again a few times, then give up and count it.
  */
@@ -34,6 +36,7 @@ static int64_t usual_ns = 800; /* how long reading the top usually takes here */
 static _Alignas(8) char first_bytes[WINDOW_BELOW + WINDOW_ABOVE + FRAME_BYTES];
 static _Alignas(8) char window_bytes[sizeof first_bytes];
 static _Alignas(8) char lower_bytes[LOWER_BYTES];
+static _Alignas(8) char lower_again[LOWER_BYTES];
 #endif
 
 static int is_inside(const sonde_copied_range *region, uintptr_t address)
@@ -67,6 +70,17 @@ static raw_frame *read_outside(uintptr_t address, int level)
     return &sonde_copy.outside_copy[at];
 }
 
+#if PY_VERSION_HEX >= 0x030b0000
+/* Return the copy of a frame below the window; NULL if the second copy differs. */
+static raw_frame *find_lower_frame(const sonde_copied_range *range, uintptr_t address)
+{
+    char *first = range->bytes + (address - range->low);
+    const char *second = lower_again + (first - lower_bytes);
+    int is_same = same_frame((const raw_frame *)first, (const raw_frame *)second, 0);
+    return is_same ? (raw_frame *)first : NULL;
+}
+#endif
+
 raw_frame *sonde_stack_copy_find(uintptr_t address, int level)
 {
     if (!may_be_frame(address))
@@ -77,9 +91,11 @@ raw_frame *sonde_stack_copy_find(uintptr_t address, int level)
         memcpy(&sonde_copy.junction_copy, frame, FRAME_BYTES);
         return frame;
     }
+#if PY_VERSION_HEX >= 0x030b0000
     for (int i = 0; i < sonde_copy.lower_n; i++)
         if (is_inside(&sonde_copy.lower[i], address))
-            return (raw_frame *)(sonde_copy.lower[i].bytes + (address - sonde_copy.lower[i].low));
+            return find_lower_frame(&sonde_copy.lower[i], address);
+#endif
     return read_outside(address, level);
 }
 
@@ -271,10 +287,10 @@ static int find_junction(void)
 
 /* Copy what lies below the window. Then look once more at the lowest frame of the window, and
  * whether the stack still reaches up to it: the memory of frames that have ended keeps its bytes
- * until it is used again. */
+ * until it is used again. Then copy what lies below again, for find_lower_frame(). */
 static int read_lower(const sonde_view *view)
 {
-    sonde_piece pieces[MOST_CHUNKS + 2];
+    sonde_piece pieces[2 * MOST_CHUNKS + 2];
     raw_frame junction; /* FRAME_BYTES of it */
     uintptr_t current = 0;
     int64_t most_ns = 3 * limit_ns() / 2 + (sonde_copy.lower_n - 1) * SLOW_CHUNK_NS +
@@ -283,7 +299,7 @@ static int read_lower(const sonde_view *view)
     for (; n < sonde_copy.lower_n; n++) {
         size_t bytes = sonde_copy.lower[n].high - sonde_copy.lower[n].low;
         pieces[n] = (sonde_piece){sonde_copy.lower[n].bytes, sonde_copy.lower[n].low, bytes};
-        most_ns += (int64_t)(bytes / SLOW_BYTES_PER_NS);
+        most_ns += 2 * (int64_t)(bytes / SLOW_BYTES_PER_NS);
     }
     /* In this order: if the stack reached this far up, the frame there was alive, and is either
      * still what it was or has been overwritten. */
@@ -291,6 +307,10 @@ static int read_lower(const sonde_view *view)
     int first_n = n;
     if (sonde_copy.junction)
         pieces[n++] = (sonde_piece){&junction, sonde_copy.junction, FRAME_BYTES};
+    for (int i = 0; i < sonde_copy.lower_n; i++, n++) {
+        char *to = lower_again + (sonde_copy.lower[i].bytes - lower_bytes);
+        pieces[n] = (sonde_piece){to, pieces[i].from, pieces[i].bytes};
+    }
     if (read_in_order(pieces, first_n, n) < 0)
         return -EFAULT;
     /* Longer than this would be time enough to leave all these frames and come back by another

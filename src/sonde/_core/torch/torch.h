@@ -249,6 +249,7 @@ int sonde_torch_rows_start(const sonde_torch_texts *texts);
 void sonde_torch_rows_stop(void); /* writes what is left; without the GIL */
 
 extern PyMethodDef sonde_observer_methods[], sonde_step_plan_methods[], sonde_device_methods[];
+extern PyMethodDef sonde_op_places_methods[];
 extern PyMethodDef sonde_cuda_calls_methods[], sonde_operators_methods[], sonde_lane_methods[], sonde_module_call_methods[];
 extern PyTypeObject sonde_TorchGradientTimeType, sonde_TorchGradientTimesType;
 extern PyTypeObject sonde_TorchTracerType, sonde_TorchEngineType;

@@ -11,7 +11,7 @@ OWN = (
     " AND NOT regexp_matches(file, '/bin/[^/.]+$')"  # torchrun, gunicorn: launchers
     # Ours, also where sonde runs from its source: as in analysis/code_names.py.
     " AND NOT regexp_matches("
-    "file, '/sonde/((job|session|tables|profiler|integrations)/|\\w+\\.py$)'))"
+    "file, '/src/sonde/((job|session|tables|profiler|integrations)/|\\w+\\.py$)'))"
 )
 # Stacks that load data for a DataLoader, in a worker or in the loop itself.
 FETCHING = "SELECT stack FROM python.frame WHERE file LIKE '%/torch/utils/data/_utils/fetch.py'"

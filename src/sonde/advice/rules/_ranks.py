@@ -12,6 +12,7 @@ COVERED = """
     FROM (
       SELECT rank, pid, step, t_ns,
              t_ns + COALESCE(device_dur_ns, dur_ns) AS end_ns
-      FROM python.collective WHERE state <> 'running' AND rank IS NOT NULL))
+      FROM python.collective
+      WHERE {inside} AND state <> 'running' AND rank IS NOT NULL))
   GROUP BY rank, step
 """

@@ -7,24 +7,29 @@ from typing import Any
 
 from sonde.advice.verdict import Rows
 from sonde.analysis.standstill import StandingThread, add_lock
-from sonde.session.lock_waits import HeldLock
+from sonde.session.held_lock import HeldLock
 
 _STILL_PCT = 97.0  # of the time idle: a thread that wakes up to see whether to go on
-# A process that ended by itself did not hang. The end of the recording is what counts: whatever has
-# stood still before has moved on. Idle threads have a row each second. How long a thread has stood
-# is asked of those alone that do.
+# A process that ended by itself did not hang, but some of its threads may have waited for each
+# other: that is asked where one was seen waiting for a lock. The end of the recording is what
+# counts: whatever has stood still before has moved on. Idle threads have a row each second. How
+# long a thread has stood is asked of those alone that do.
 SQL = """
-WITH alive AS (SELECT host, pid FROM sonde.session WHERE state <> 'ended'),
+WITH asked AS (
+  SELECT host, pid, state = 'ended' AS has_ended FROM sonde.session
+  WHERE state <> 'ended' OR (host, pid) IN (SELECT (host, pid) FROM python.lock_wait)),
 last AS (
-  SELECT host, pid, MAX(t_ns) AS end_ns FROM python.stack_sample SEMI JOIN alive USING (host, pid)
-  WHERE {to_end} GROUP BY 1, 2),
+  SELECT host, pid, MAX(t_ns) AS end_ns, ANY_VALUE(has_ended) AS has_ended
+  FROM python.stack_sample JOIN asked USING (host, pid) WHERE {to_end} GROUP BY 1, 2),
 recent AS MATERIALIZED (
-  SELECT host, pid, rank, thread, t_ns, wall_ns, stack, samples, idle, gil, wait, end_ns
+  SELECT host, pid, rank, thread, t_ns, wall_ns, stack, samples, idle, gil, wait, end_ns,
+         has_ended
   FROM python.stack_sample JOIN last USING (host, pid)
   WHERE {to_end} AND t_ns > end_ns - {least_s} * 1e9),
 newest AS MATERIALIZED (
   SELECT host, pid, thread, ANY_VALUE(rank) AS rank, ARG_MAX(stack, t_ns) AS stack,
-         ANY_VALUE(end_ns) AS end_ns, COUNT(DISTINCT stack) = 1 AS is_still,
+         ANY_VALUE(end_ns) AS end_ns, ANY_VALUE(has_ended) AS has_ended,
+         COUNT(DISTINCT stack) = 1 AS is_still,
          100 * SUM(wall_ns) FILTER (idle) / SUM(wall_ns) AS idle_pct, BOOL_AND(gil) AS has_gil,
          MODE(wait) AS wait, SUM(samples) AS samples
   FROM recent GROUP BY 1, 2, 3 HAVING MAX(t_ns) > ANY_VALUE(end_ns) - 3e9),
@@ -53,7 +58,7 @@ step AS (
   FROM python.torch_step WHERE ended_by <> 'end' GROUP BY 1, 2)
 SELECT {last_piece} AS piece, host, pid, rank, thread, name, samples, wait, has_gil, idle_pct,
        COALESCE((end_ns - COALESCE(moved_ns, begin_ns)) / 1e9, 0) AS stood_s, end_ns, funcs,
-       files, lines, lock, cpu_pct, kernel_threads, usual_s, step,
+       files, lines, lock, has_ended, cpu_pct, kernel_threads, usual_s, step,
        (end_ns - step_ns) / 1e9 AS silent_s
 FROM newest LEFT JOIN moved USING (host, pid, thread) LEFT JOIN frames USING (stack)
 LEFT JOIN name USING (host, pid, thread) LEFT JOIN cpu USING (host, pid)

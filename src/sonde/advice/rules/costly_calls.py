@@ -24,7 +24,9 @@ LIMITS = {
         0.25, "mean time without another line in between, up to which calls are short"
     ),
     "long_s": Limit(0.4, "and from which single calls last long"),
-    "rest_pct": Limit(70, "of the main thread's time spent waiting: then other threads count, too"),
+    "rest_pct": Limit(
+        70, "of the main thread's time, less its queueing, spent waiting: others count, too"
+    ),
 }
 
 
@@ -42,22 +44,26 @@ _CALLS = _list_values((one.name, call) for one in CALLS for call in one.calls)
 _AROUND = (
     "(file LIKE '%/threading.py' OR file LIKE '%/runpy.py' OR file LIKE '<frozen %'"
     " OR file LIKE '%/concurrent/futures/%' OR file LIKE '%/multiprocessing/%'"
-    " OR file LIKE '%/contextlib.py' OR file LIKE '%/functools.py' OR file LIKE '%/sonde/%')"
+    " OR file LIKE '%/contextlib.py' OR file LIKE '%/functools.py'"
+    " OR file LIKE '%-packages/sonde/%' OR file LIKE '%/src/sonde/%')"
 )
 # Of each stack: the outermost frame of a library that is known to be costly, and the line of the
-# user's own that called it. Where the library must not call back, no own frame lies inside of it.
+# user's own that called it; or a method of the user's own that Python calls (__eq__). Where the
+# library must not call back, no own frame lies inside of it.
 SQL = f"""
 WITH known_frame(name, path, ending, is_through) AS (VALUES {_FRAMES}),
 known_call(name, wanted) AS (VALUES {_CALLS}),
 sample AS (
   SELECT {{piece}} AS piece, host, pid, thread, t_ns, stack, call, idle, samples, wall_ns, queue_ns,
+         CASE WHEN idle THEN 0 ELSE cpu_ns END AS cpu_ns,
          stack IS DISTINCT FROM LAG(stack) OVER moments
            OR call IS DISTINCT FROM LAG(call) OVER moments OR (idle AND samples = 1) AS is_new
   FROM python.stack_sample WHERE {{inside}}
   WINDOW moments AS (PARTITION BY host, pid, thread ORDER BY t_ns)),
 total AS (
   SELECT piece, host, pid, thread, stack, call, idle, SUM(wall_ns) AS wall_ns,
-         SUM(queue_ns) AS queue_ns, SUM(samples) AS samples, COUNT(*) FILTER (is_new) AS stretches
+         SUM(queue_ns) AS queue_ns, SUM(cpu_ns) AS cpu_ns, SUM(samples) AS samples,
+         COUNT(*) FILTER (is_new) AS stretches
   FROM sample GROUP BY ALL),
 frame AS MATERIALIZED (
   SELECT stack, depth, func, file, lineno, is_own FROM python.frame JOIN ({FILES}) USING (file)
@@ -66,44 +72,51 @@ own AS (SELECT stack, MIN(depth) AS depth FROM frame WHERE is_own GROUP BY stack
 outside AS (
   SELECT stack, MAX(depth) AS depth FROM frame WHERE NOT is_own AND NOT {_AROUND} GROUP BY stack),
 costly AS (
-  SELECT DISTINCT name, func, file, is_through
-  FROM (SELECT DISTINCT func, file FROM frame WHERE NOT is_own) JOIN known_frame
-    ON contains(file, path) AND (ending = '' OR func = ending OR ends_with(func, '.' || ending))),
+  SELECT DISTINCT name, func, file, is_through, path = '' AS is_mine
+  FROM (SELECT DISTINCT func, file, is_own FROM frame) JOIN known_frame
+    ON contains(file, path) AND (is_own OR file = '<string>') = (path = '')
+      AND (ending = '' OR func = ending OR ends_with(func, '.' || ending))),
 seen AS (
-  SELECT stack, NULL AS call, name, MAX(frame.depth) AS depth
+  SELECT stack, NULL AS call, name, MAX(frame.depth) AS depth,
+         ARG_MAX(CASE WHEN is_mine THEN func END, frame.depth) AS method
   FROM frame JOIN costly USING (func, file) JOIN own USING (stack)
   WHERE is_through = 1 OR frame.depth < own.depth GROUP BY ALL
   UNION ALL
-  SELECT DISTINCT total.stack, total.call, name, -1
+  SELECT DISTINCT total.stack, total.call, name, -1, NULL
   FROM total JOIN own ON own.stack = total.stack AND own.depth = 0 JOIN known_call
     ON total.call = wanted OR (ends_with(wanted, '.') AND starts_with(total.call, wanted))),
 caller AS (
-  SELECT seen.stack, seen.call, name, MIN(frame.depth) AS depth
+  SELECT seen.stack, seen.call, name, method, MIN(frame.depth) AS depth
   FROM seen JOIN frame ON frame.stack = seen.stack AND is_own AND frame.depth > seen.depth
   GROUP BY ALL),
 hit AS (
   SELECT piece, host, pid, thread, name, file, lineno, func, SUM(wall_ns) AS wall_ns,
          SUM(wall_ns) FILTER (idle) AS idle_ns, SUM(queue_ns) AS queue_ns,
-         SUM(stretches) AS stretches, ARG_MAX(total.call, wall_ns) AS call,
-         BOOL_OR(outside.depth > caller.depth) AS is_request
+         SUM(cpu_ns) AS cpu_ns, SUM(stretches) AS stretches, ARG_MAX(total.call, wall_ns) AS call,
+         ARG_MAX(method, wall_ns) AS method, BOOL_OR(outside.depth > caller.depth) AS is_request
   FROM total JOIN caller
     ON caller.stack = total.stack AND (caller.call IS NULL OR caller.call = total.call)
   JOIN frame ON frame.stack = caller.stack AND frame.depth = caller.depth
   LEFT JOIN outside ON outside.stack = caller.stack GROUP BY ALL),
 thread AS (
   SELECT piece, host, pid, thread, SUM(wall_ns) AS alive_ns,
-         COALESCE(SUM(wall_ns) FILTER (idle), 0) AS idle_ns, SUM(samples) AS samples
+         COALESCE(SUM(wall_ns) FILTER (idle), 0) AS idle_ns, SUM(samples) AS samples,
+         GREATEST(SUM(wall_ns) - COALESCE(SUM(queue_ns), 0), 1) AS able_ns,
+         idle_ns + GREATEST(SUM(cpu_ns), COALESCE(
+           SUM(wall_ns - COALESCE(queue_ns, 0)) FILTER (NOT idle), 0)) AS given_ns
   FROM total GROUP BY ALL),
 process AS (
   SELECT piece, host, pid, MAX(alive_ns) AS alive_ns, SUM(samples)::BIGINT AS readings,
-         MAX(idle_ns / alive_ns) FILTER (thread = pid) * 100 AS rest_pct FROM thread
+         MAX(idle_ns / able_ns) FILTER (thread = pid) * 100 AS rest_pct FROM thread
   WHERE alive_ns > 0 GROUP BY ALL)
-SELECT piece, host, pid, readings, rest_pct, thread, name, file, lineno, func, call,
+SELECT piece, host, pid, readings, rest_pct, thread, name, file, lineno, func, call, method,
        COALESCE(is_request, FALSE) AS is_request, hit.wall_ns / alive_ns * 100 AS time_pct,
        COALESCE(hit.idle_ns, 0) / alive_ns * 100 AS waiting_pct,
        COALESCE(hit.queue_ns, 0) / alive_ns * 100 AS queue_pct,
+       given_ns / alive_ns * 100 AS given_pct, hit.cpu_ns / alive_ns * 100 AS cpu_pct,
        hit.wall_ns / GREATEST(1, hit.stretches) / 1e9 AS stretch_s
 FROM process LEFT JOIN (FROM hit WHERE wall_ns > 1e7) AS hit USING (piece, host, pid)
+LEFT JOIN (SELECT piece, host, pid, thread, given_ns FROM thread) USING (piece, host, pid, thread)
 """
 _BY_NAME = {one.name: one for one in CALLS}
 
@@ -127,6 +140,7 @@ def _merge(rows: list[Any]) -> list[Any]:
             time_pct=sum(row.time_pct or 0 for row in same),
             waiting_pct=sum(row.waiting_pct or 0 for row in same),
             queue_pct=sum(row.queue_pct or 0 for row in same),
+            cpu_pct=sum(row.cpu_pct or 0 for row in same),
         )
         for same in kinds.values()
     ]
@@ -143,8 +157,8 @@ def _judge_process(piece: int, rows: list[Any], limits: Limits) -> Verdict:
         "time_pct": worst.time_pct,
         "waiting_pct": worst.waiting_pct,
     }
-    if worst.call:
-        evidence["call"] = worst.call
+    if worst.call or worst.method:
+        evidence["call"] = worst.method or worst.call
     if kind.stretch:
         evidence["without_a_break_ns"] = 1e9 * worst.stretch_s
     return Verdict(
@@ -173,8 +187,8 @@ def _counts(row: Any, rows: list[Any], limits: Limits) -> bool:
 def _share(row: Any) -> float:
     state = _BY_NAME[row.name].state
     if state == WORKING:  # a thread that waits for a processor, after it has slept, burns none
-        working_pct = row.time_pct - row.waiting_pct - row.queue_pct
-        return float(100 * working_pct / max(1.0, 100 - row.queue_pct))
+        working_pct = min(row.time_pct - row.waiting_pct - row.queue_pct, row.cpu_pct)
+        return float(100 * working_pct / max(1.0, row.given_pct))
     return float(row.waiting_pct if state == WAITING else row.time_pct)
 
 

@@ -44,7 +44,8 @@ def _judge_process(rows: list[Any], limits: Limits) -> Verdict:
     )
     is_busy = (first.cpu_pct or 0) >= limits.cpu_pct
     is_circle = found is not None and found.kind == CIRCLE
-    if found is None or (is_busy and not is_circle) or not _is_about_locks(found, limits):
+    may_rest = is_busy or first.has_ended  # it moved, or came to its end
+    if found is None or (may_rest and not is_circle) or not _is_about_locks(found, limits):
         return Verdict(first.piece, False, who=who)
     locked = [one for one in found.threads if one.takes_lock()] or found.threads
     evidence: dict[str, float | str | None] = {

@@ -33,10 +33,14 @@ total AS (
          MAX(dur_ns) AS longest_ns, SUM(collected)::DOUBLE AS collected
   FROM pause GROUP BY 1, 2, 3),
 place AS ({PLACE}),
+-- By the second, so that a day is not every sample against every pause.
+during AS (
+  SELECT *, UNNEST(range(t_ns // 1000000000, (t_ns + dur_ns) // 1000000000 + 1)) AS second
+  FROM pause),
 line AS (
   SELECT p.piece, p.host, p.pid, file, lineno, func, SUM(s.wall_ns) AS wall_ns
-  FROM pause AS p JOIN python.stack_sample AS s ON s.host = p.host AND s.pid = p.pid AND s.gil
-    AND s.t_ns BETWEEN p.t_ns AND p.t_ns + p.dur_ns
+  FROM during AS p JOIN python.stack_sample AS s ON s.host = p.host AND s.pid = p.pid AND s.gil
+    AND s.t_ns // 1000000000 = p.second AND s.t_ns BETWEEN p.t_ns AND p.t_ns + p.dur_ns
   JOIN place USING (stack) GROUP BY ALL),
 top AS (
   SELECT piece, host, pid, ARG_MAX(struct_pack(file, lineno, func), wall_ns) AS place

@@ -46,7 +46,8 @@ _SERVERS = ("run_forever", "serve_forever")
 
 
 def judge(rows: Rows, limits: Limits) -> Iterator[Verdict]:
-    found = [_judge_process(process, limits) for process in _standing.group_processes(rows)]
+    alive = [row for row in rows if not row.has_ended]
+    found = [_judge_process(process, limits) for process in _standing.group_processes(alive)]
     everyone_stands = all(stand is not None for _row, stand in found)
     for row, stand in found:
         who = f"pid {row.pid}" if row.rank is None else f"rank {row.rank}"

@@ -20,6 +20,9 @@ NEEDS = (
 )  # fmt: skip
 LIMITS = {
     "wait_pct": Limit(10, "of a step spent waiting for data"),
+    "alone_pct": Limit(
+        25, "of a step that a loop without workers loads, below which workers may cost as much"
+    ),
     "uneven": Limit(
         2.5, "times its fair share of the loading, from which one worker holds up the others"
     ),
@@ -121,10 +124,11 @@ def judge(rows: Rows, limits: Limits) -> Iterator[Verdict]:
         if wait_pct < limits.wait_pct and _is_crowded(row, limits):
             # Then the loop does not wait for its workers but for its turn.
             cause, lost_pct = _blame_crowd(row, _measure(row)), wait_pct + row.queue_pct
+        is_cheap = row.workers == 0 and wait_pct < limits.alone_pct
         fired = lost_pct >= limits.wait_pct and not _is_held_up(row, wait_pct, limits)
         yield Verdict(
             row.piece, fired, evidence | dict(cause.evidence),
-            lost_pct=lost_pct if cause.is_own else None, severity="info",
+            lost_pct=lost_pct if cause.is_own and not is_cheap else None, severity="info",
             readings=row.steps, who="" if row.rank is None else f"rank {row.rank}",
             title=cause.title, todo=cause.todo,
             line=show_place(row.file, row.lineno, row.func),
@@ -164,6 +168,9 @@ def _find_trouble(row: Any, limits: Limits, rest_pct: float) -> Cause:
         )
     if rest_pct >= limits.rest_pct and row.cores is not None and row.workers > row.cores:
         return _blame_crowd(row, {"resting_pct": rest_pct, **_measure(row)})
+    known = _measure_load(row)
+    if rest_pct >= limits.rest_pct and known["waiting_for_cpu_pct"] >= limits.crowded_pct:
+        return _blame_others({"resting_pct": rest_pct, **known})  # they are late, not behind
     if rest_pct >= limits.rest_pct:
         return Cause(
             "The training loop waits for data: workers may not load far enough ahead (prefetch)",
@@ -176,12 +183,11 @@ def _find_trouble(row: Any, limits: Limits, rest_pct: float) -> Cause:
 
 def _find_load(row: Any, limits: Limits) -> Cause:
     """What workers that always load are busy with."""
-    found = _measure(row)
-    queue_pct = max(0.0, 100 - found["on_cpu_pct"] - found["waiting_for_io_pct"])
-    known: Evidence = {**found, "waiting_for_cpu_pct": queue_pct, "allowed_cores": row.cores}
+    found = _measure_load(row)
+    known: Evidence = {**found, "allowed_cores": row.cores}
     if found["waiting_for_io_pct"] >= limits.io_pct:
         return _blame_reads(known)
-    return _blame_processors(row, limits, known, queue_pct, _count_wanted(row))
+    return _blame_processors(row, limits, known, found["waiting_for_cpu_pct"], _count_wanted(row))
 
 
 def _guess_load(row: Any, limits: Limits) -> Cause:
@@ -223,17 +229,21 @@ def _blame_processors(
             known,
         )
     if queue_pct >= limits.crowded_pct:
-        return Cause(
-            "The training loop waits for data: its workers wait for processors that others use",
-            "end or move the other programs (see `top`), or give the job processors of its own; "
-            "more workers will not help.",
-            known,
-            is_own=False,
-        )
+        return _blame_others(known)
     return Cause(
         "The training loop waits for data: too few workers, and processors are free",
         "raise num_workers; see that the loop still has a processor of its own.",
         known,
+    )
+
+
+def _blame_others(known: Evidence) -> Cause:
+    return Cause(
+        "The training loop waits for data: its workers wait for processors that others use",
+        "end or move the other programs (see `top`), or give the job processors of its own; "
+        "more workers will not help.",
+        known,
+        is_own=False,
     )
 
 
@@ -269,6 +279,12 @@ def _blame_crowd(row: Any, known: Evidence) -> Cause:
         "uses; see that each worker computes on one thread (OMP_NUM_THREADS=1).",
         {**known, "loop_waiting_for_cpu_pct": row.queue_pct},
     )
+
+
+def _measure_load(row: Any) -> dict[str, float]:
+    found = _measure(row)
+    queue_pct = max(0.0, 100 - found["on_cpu_pct"] - found["waiting_for_io_pct"])
+    return {**found, "waiting_for_cpu_pct": queue_pct}
 
 
 def _measure(row: Any) -> dict[str, float]:

@@ -42,7 +42,8 @@ step AS (
   FROM python.torch_step WHERE {inside} AND {main_step} AND ended_by <> 'end' GROUP BY 1, 2, 3),
 gpu AS (
   SELECT {piece} AS piece, host, MEDIAN(util_pct) AS util_pct
-  FROM system.gpu WHERE {inside} AND {job_gpu} GROUP BY 1, 2 HAVING COUNT(util_pct) >= 3),
+  FROM system.gpu WHERE {inside} AND {job_gpu} GROUP BY 1, 2
+  HAVING COUNT(util_pct) >= LEAST(3, {piece_s})),
 cpu AS (
   SELECT {piece} AS piece, host, pid,
          AVG(user_pct + system_pct + COALESCE(run_wait_pct, 0)) AS cpu_pct,

@@ -19,22 +19,35 @@ from sonde.advice.verdict import Limit, Limits, Rows, Verdict
 
 NEEDS = ("system.process.rss_bytes", "system.process.depth", "system.process.pss_bytes")
 OTHERWISE = "the recording is too short"
+UNLESS = ("recompilation",)  # all that is compiled is kept
 LIMITS = {
+    "least_bytes": Limit(20e6, "growth over the period judged that is worth a word"),
+    "least_pct": Limit(5, "of its size that a process has grown by, at least"),
     "grown_bytes": Limit(100e6, "growth over the period judged that is worth a warning"),
     "critical_bytes": Limit(1e9, "growth that is critical"),
     "fit": Limit(0.8, "how straight the growth is (R²)"),
-    "pieces": Limit(6, "fewest pieces to judge by"),
+    "parts": Limit(12, "parts of the time, with as many readings in each, that are compared"),
+    "long_s": Limit(60, "judged, below which growth may be the start: it is only mentioned"),
     "heap_pct": Limit(30, "of the growth at one line, if the heap is recorded, to name the line"),
 }
-# Workers share pages with their parent: only PSS shows what they add. It is rarely read. A place of
-# the heap that did not change has no new row: its last one before a moment says what it held, and
+# The last reading may show a process that ends, and has given back much of its memory. Workers
+# share pages with their parent: only PSS shows what they add. It is rarely read. A place of the
+# heap that did not change has no new row: its last one before a moment says what it held, and
 # python.heap what it holds at the end.
 SQL = f"""
-WITH size AS (
-  SELECT {{piece}} AS piece, host, pid, depth = 0 AS own, process, COUNT(*) AS readings,
-         CASE WHEN depth = 0 THEN MEDIAN(rss_bytes) ELSE MEDIAN(pss_bytes) END AS bytes
-  FROM system.process WHERE {{inside}}
-  GROUP BY piece, host, pid, depth, process HAVING bytes IS NOT NULL),
+WITH reading AS (
+  SELECT {{piece}} AS piece, ts, host, pid, depth = 0 AS own, process,
+         CASE WHEN depth = 0 THEN rss_bytes ELSE pss_bytes END AS bytes
+  FROM system.process WHERE {{inside}} AND bytes IS NOT NULL
+  QUALIFY depth > 0 OR ts < MAX(ts) OVER (PARTITION BY host, pid, process)),
+numbered AS (
+  SELECT *, NTILE({{parts}}::BIGINT) OVER (PARTITION BY host, pid, process ORDER BY ts) AS part
+  FROM reading),
+size AS (
+  SELECT MIN(piece) AS piece, MAX(piece) AS last_piece, host, pid, own, process, part,
+         epoch(MIN(ts)) AS begin_s, epoch(MAX(ts)) AS end_s, COUNT(*) AS readings,
+         MEDIAN(bytes) AS bytes
+  FROM numbered GROUP BY host, pid, own, process, part),
 history AS (
   SELECT host, pid, stack, type, t_ns, alive_bytes, {{inside}} AS is_inside
   FROM python.heap_history WHERE {{to_end}} UNION ALL
@@ -55,6 +68,7 @@ whole AS (SELECT host, pid, SUM(grown_bytes) AS heap_bytes FROM held GROUP BY 1,
 SELECT size.*, most, heap_bytes::DOUBLE AS heap_bytes
 FROM size LEFT JOIN heap USING (host, pid) LEFT JOIN whole USING (host, pid)
 """
+_FEWEST = 6  # parts
 _WORKERS = (
     "The memory of the worker processes grows, while the program's own does not",
     "objects made before the fork are copied page by page when a worker counts references to them: "
@@ -71,14 +85,11 @@ _ASK = (
 
 def judge(rows: Rows, limits: Limits) -> Iterator[Verdict]:
     lines: dict[tuple[str, int, bool], dict[int, list[Any]]] = {}
-    for row in rows:
+    for row in sorted(rows, key=lambda row: row.part):
         lines.setdefault((row.host, row.pid, row.own), {}).setdefault(row.process, []).append(row)
     for (_host, pid, own), processes in lines.items():
-        long = [line for line in processes.values() if len(line) >= limits.pieces]
-        points = [[(row.piece, row.bytes) for row in line] for line in long]
-        trends = [find_growth(line, limits.fit, int(limits.pieces)) for line in points]
-        growth = sum(trend.growth for trend in trends if trend is not None)
-        level = "critical" if growth >= limits.critical_bytes else "warning"
+        long = [line for line in processes.values() if len(line) >= _FEWEST]
+        growth = sum(_find_growth(line, limits) for line in long)
         title, todo, line = ("", "", "") if own else (*_WORKERS, "")
         evidence = {"grown_bytes": growth, "size_bytes": sum(line[-1].bytes for line in long),
                     "processes": len(long)}  # fmt: skip
@@ -89,13 +100,30 @@ def judge(rows: Rows, limits: Limits) -> Iterator[Verdict]:
             todo = _ASK.format(pid=pid)
         who = f"pid {pid}" if own else f"workers of pid {pid}"
         pieces = range(min((line[0].piece for line in long), default=0),
-                        max((line[-1].piece + 1 for line in long), default=0))  # fmt: skip
+                        max((line[-1].last_piece + 1 for line in long), default=0))  # fmt: skip
         readings = sum(row.readings for line in long for row in line)
         # A growth is one of the whole time: every piece has the same to say.
         for piece in pieces:
-            yield Verdict(piece, growth >= limits.grown_bytes, evidence, severity=level, who=who,
+            yield Verdict(piece, growth >= limits.least_bytes, evidence,
+                          severity=_find_level(long, growth, limits), who=who,
                           title=title, todo=todo, line=line,
                           readings=max(1, readings // len(pieces)))  # fmt: skip
+
+
+def _find_growth(line: list[Any], limits: Limits) -> float:
+    """Return how much a process has grown; 0 if that is a small part of it, as logs and tables of
+    results are."""
+    trend = find_growth([(row.part, row.bytes) for row in line], limits.fit, _FEWEST)
+    is_small = trend is None or 100 * trend.growth < limits.least_pct * line[-1].bytes
+    return 0.0 if trend is None or is_small else trend.growth
+
+
+def _find_level(long: list[list[Any]], growth: float, limits: Limits) -> str:
+    """Return the severity; of what is small, or may be the start of a program, it is a mention."""
+    passed_s = max(line[-1].end_s - line[0].begin_s for line in long)
+    if growth < limits.grown_bytes or passed_s < limits.long_s:
+        return "info"
+    return "critical" if growth >= limits.critical_bytes else "warning"
 
 
 def _name_line(row: Any, growth: float, limits: Limits) -> tuple[str, str, str]:

@@ -23,7 +23,7 @@ WITH step AS (
 cost AS (
   SELECT host, pid, step, overhead_pct, plan,
          GREATEST(direct_pct, COALESCE(low_pct, 0)) AS least_pct
-  FROM sonde.overhead)
+  FROM sonde.overhead WHERE source = 'torch')
 SELECT s.piece, s.pid, s.rank, s.steps, c.least_pct, c.overhead_pct, c.plan
 FROM step AS s ASOF JOIN cost AS c ON c.host = s.host AND c.pid = s.pid AND s.step <= c.step
 """

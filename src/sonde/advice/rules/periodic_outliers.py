@@ -29,8 +29,8 @@ LIMITS = {
 # Waiting for data, for the garbage collector, and for a GPU have rules of their own: a loop that
 # waits for its GPU only now and then waits for the work of all steps since. Waiting for a processor
 # is the machine's affair. What is left must be spent at lines at which other steps hardly are.
-# The step of each sample is the last one that began before it: a join by ranges takes 20 times as
-# long as going through both in the order of time.
+# The step of a sample or of a collection is the last one that began before it: a join by ranges
+# takes 20 times as long as going through both in the order of time.
 SQL = f"""
 WITH whole AS MATERIALIZED (
   SELECT {{piece}} AS piece, host, pid, rank, step, t_ns,
@@ -38,8 +38,9 @@ WITH whole AS MATERIALIZED (
   FROM python.torch_step WHERE {{inside}} AND {{main_step}} AND ended_by <> 'end'),
 pause AS (
   SELECT s.host, s.pid, s.step, SUM(g.dur_ns) / 1e9 AS pause_s
-  FROM whole AS s JOIN python.gc_pause AS g ON g.host = s.host AND g.pid = s.pid
-    AND g.t_ns BETWEEN s.t_ns AND s.t_ns + s.whole_s * 1e9 GROUP BY 1, 2, 3),
+  FROM (FROM python.gc_pause WHERE {{inside}}) AS g
+  ASOF JOIN whole AS s ON g.host = s.host AND g.pid = s.pid AND g.t_ns >= s.t_ns
+  WHERE g.t_ns <= s.t_ns + s.whole_s * 1e9 GROUP BY 1, 2, 3),
 device AS (
   SELECT host, pid, step, SUM(dur_ns) / 1e9 AS device_s FROM python.cuda_call
   WHERE {{inside}} AND thread = pid AND (kind = 'synchronize' OR direction = 'device to host')

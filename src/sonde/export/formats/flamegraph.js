@@ -126,6 +126,13 @@
     return dark ? `hsl(${hue} 34% ${30 + shade}%)` : `hsl(${hue} 58% ${74 + shade}%)`;
   }
 
+  // The name, and where it is if there is room for all of that.
+  function labelOf(node, width) {
+    const name = nameOf(node), short = node.place < 0 ? "" : data.places.short[data.places.file[node.place]];
+    const label = short ? `${name}  ${short}:${data.places.line[node.place]}` : name;
+    return label.length <= Math.floor((width - 8) / letter) ? label : name;
+  }
+
   function cut(text, width) {
     const most = Math.floor((width - 8) / letter);
     if (most < 2) return "";
@@ -162,7 +169,7 @@
     pen.globalAlpha = faint ? 0.5 : 1;
     pen.fillStyle = colour(box, dark);
     pen.fillRect(box.x, y, wide, ROW - GAP);
-    const text = cut(nameOf(box.node), box.width);
+    const text = cut(labelOf(box.node, box.width), box.width);
     if (text) {
       pen.fillStyle = dark && !box.node.hit ? "#f0f2f5" : "#15181d";
       pen.fillText(text, box.x + 4, y + ROW / 2);
@@ -369,6 +376,7 @@
     find("about").textContent = `${data.samples.toLocaleString("en")} ` +
       `${data.unit === "bytes" ? "blocks alive after" : "samples in"} ` +
       `${showTime(data.seconds * 1e6)} from ${data.start.replace("T", " ").replace("+00:00", " UTC")}` +
+      (data.rest ? ` · without ${showTime(data.rest)} of threads that had no work (--idle keeps them)` : "") +
       ` · ${data.legend}`;
   }
 

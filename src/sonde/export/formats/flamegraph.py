@@ -11,7 +11,8 @@ from itertools import groupby
 from typing import IO
 
 from sonde.analysis.call_tree import grow, walk
-from sonde.analysis.code_names import find_owner
+from sonde.analysis.code_fold import tidy
+from sonde.analysis.code_names import find_owner, shorten_file
 from sonde.analysis.profile import Place, Profile, RecordedThread, Stack
 from sonde.export.formats._asset import HUE_SPREAD, HUES, LEGEND, fill, read_asset
 from sonde.session.stack_table import WEIGHTS
@@ -35,6 +36,7 @@ def write(profile: Profile, file: IO[str]) -> None:
         "unit": profile.unit,
         "start": datetime.fromtimestamp(start_ns // 10**9, timezone.utc).isoformat(),
         "seconds": (end_ns - start_ns) / 1e9,
+        "rest": profile.rest_ns // 1000,
         "samples": sum(stack.samples[0] for stack in profile.stacks),
         "places": _split(places),
         "spread": HUE_SPREAD,
@@ -62,7 +64,7 @@ def _describe(
     """Return a thread and its tree as columns: a node follows its caller, `up` levels above the
     node before it. Times are microseconds: more digits would be half of the page."""
     scale = 1000 if profile.unit == "ns" else 1
-    root = grow((profile.path(stack.frames), stack.ns) for stack in stacks)
+    root = grow((tidy(profile.path(stack.frames)), stack.ns) for stack in stacks)
     ups, numbers = [], []
     own: tuple[list[int], ...] = tuple([] for _ in WEIGHTS)
     last = -1
@@ -89,5 +91,6 @@ def _split(places: dict[Place, int]) -> dict[str, list[object]]:
         "file": [files.setdefault(place.file, len(files)) for place in places],
         "line": [place.line for place in places],
         "files": list(files),
+        "short": [shorten_file(file) for file in files],
         "hues": [HUES[find_owner(file)] for file in files],
     }

@@ -1,4 +1,5 @@
 "use strict";
+// Search and zoom in the picture.
 (() => {
   const LEFT = 10, WIDTH = 1180, CHAR = 6.65;
   const find = (id) => document.getElementById(id);

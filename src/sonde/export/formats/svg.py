@@ -6,6 +6,8 @@ from typing import IO, NamedTuple
 from xml.sax.saxutils import escape
 
 from sonde.analysis.call_tree import CallNode, grow, walk
+from sonde.analysis.code_fold import tidy
+from sonde.analysis.code_names import shorten_file
 from sonde.analysis.profile import Place, Profile, Stack
 from sonde.export.formats._asset import LEGEND, fill, pick_hue, pick_shade, read_asset
 from sonde.words import clean, show_duration
@@ -57,7 +59,7 @@ def write(profile: Profile, file: IO[str]) -> None:
 
 def _path(profile: Profile, stack: Stack) -> list[Place | str]:
     thread = stack.thread
-    return [thread.process.label, thread.label, *profile.path(stack.frames)]
+    return [thread.process.label, thread.label, *tidy(profile.path(stack.frames))]
 
 
 def _lay_out(root: CallNode[Place | str], by: int) -> tuple[list[Box], int]:
@@ -82,13 +84,19 @@ def _draw(box: Box, total_ns: int) -> str:
     share = 100 * box.total_ns / max(1, total_ns)
     total, own = show_duration(box.total_ns), show_duration(box.own_ns)
     title = f"{name}\n{total}, {share:.2f} %; itself {own}"
-    short = clean(box.name.func) if isinstance(box.name, Place) else name
+    short = _shorten(box.name, box.width) if isinstance(box.name, Place) else name
     place = f'x="{box.x:.2f}" width="{box.width:.2f}"'
     return (
         f'<g class="f"><title>{escape(title)}</title>'
         f'<rect {place} y="{y}" height="{_ROW - 1}" fill="{_colour(box.name)}"/>'
         f'<text x="{box.x + 3:.2f}" y="{y + 11.5}">{escape(_fit(short, box.width))}</text></g>\n'
     )
+
+
+def _shorten(place: Place, width: float) -> str:
+    """Return the name of a function, and where it is if there is room for all of that."""
+    whole = clean(f"{place.func}  {shorten_file(place.file)}:{place.line}")
+    return whole if place.file and len(whole) <= (width - 6) / _CHAR else clean(place.func)
 
 
 def _fit(text: str, width: float) -> str:

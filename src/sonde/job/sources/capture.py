@@ -15,6 +15,7 @@ from sonde.job.torch.kineto_driver import (
     Kineto,
     find_anchor,
     find_profiler,
+    guests,
     is_in_backward,
 )
 from sonde.job.torch.steps import Step, steps
@@ -126,6 +127,8 @@ class Source:
         if self._capture is not None:
             capture.set_state(FAILED, why=f"{self._capture.id} is in progress in this process")
             return
+        for give_way in guests:
+            give_way()
         try:
             find_profiler()
         except Unavailable as error:

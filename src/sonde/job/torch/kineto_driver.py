@@ -20,6 +20,9 @@ if TYPE_CHECKING:
 # Errors that calls into torch may raise. Anything else is a bug of ours, which the guard catches.
 TORCH_ERRORS = (RuntimeError, AttributeError, TypeError, ValueError, AssertionError, OSError)
 
+# Called before a capture begins: whoever uses the profiler in between gives way to it.
+guests: list[Callable[..., object]] = []
+
 _STEPS = "ProfilerStep"  # the name under which torch.profiler counts steps
 _ENTRIES = ("_prepare_profiler", "_enable_profiler")
 _YIELD_S = 1.0  # how long the program's own profiler waits at most for ours in another thread
@@ -45,13 +48,14 @@ class Kineto:
     def is_on(self) -> bool:
         return self._profile is not None
 
-    def begin(self, *, shapes: bool, memory: bool, stacks: bool) -> None:
+    def begin(self, *, shapes: bool, memory: bool, stacks: bool, events: bool = False) -> None:
         """Start the profiler; raise Unavailable if that is impossible, or what torch raises."""
         module = find_profiler()
         self.device = "cuda" if is_cuda_up() else None
         profile = module.profile(
             use_cpu=True, use_device=self.device, use_kineto=True, record_shapes=shapes,
-            profile_memory=memory, with_stack=stacks, experimental_config=_make_config(stacks),
+            profile_memory=memory, with_stack=stacks,
+            experimental_config=None if events else _make_config(stacks),
         )  # fmt: skip
         _call_quietly(profile._prepare_trace)
         try:
@@ -95,6 +99,11 @@ class Kineto:
         # Kineto reports no error when the disk is full.
         if not _is_complete(path):
             raise OSError(errno.ENOSPC, "torch could not write the whole trace; is the disk full?")
+
+    def take(self) -> list[Any]:
+        """Return the events that were recorded, if begin() was asked for them."""
+        result, self._result = self._result, None
+        return list(result.events())
 
     def drop(self) -> None:
         """Forget what was recorded."""

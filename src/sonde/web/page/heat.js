@@ -16,7 +16,8 @@ function drawHeat() {
   heat.key = key;
   const rows = heat.isSteps ? findStepRows() : many ? findProcessRows() : findThreadRows();
   heat.bar.querySelector("h2").textContent = many ? (about.processes.some((one) => one.rank !== null) ? "Ranks" : "Processes") : "Threads";
-  heat.note.textContent = heat.isSteps ? "step time against the median of all; striped: no data" : "how much of the time they worked; striped: no data";
+  heat.note.textContent = heat.isSteps ? "step time against the median; striped: no data" : "share of the time at work; striped: no data";
+  if (!rows.length) { heat.body.replaceChildren(make("p", { class: "empty", text: "No stacks and no steps were recorded in this time." })); return; }
   // Of many rows all are drawn, as low as need be; those that stand out are higher, and named.
   const named = rows.filter((row) => row.stands || row.pressed).length, height = heat.body.clientHeight;
   const low = rows.length * 11 > height, cell = low ? Math.max(3, Math.floor((height - 13 * named) / (rows.length - named || 1))) : Math.min(20, Math.floor(height / rows.length));
@@ -44,9 +45,10 @@ function findThreadRows() {
   }).sort((one, other) => (other.share ?? -1) - (one.share ?? -1));
 }
 function pickPart(one) { return { pressed: state.part === one.part, pick: () => setState({ part: state.part === one.part ? null : one.part, thread: null }) }; }
+const byRank = (one, other) => (one.rank ?? Infinity) - (other.rank ?? Infinity) || one.part - other.part;
 function findProcessRows() {
   const sums = heat.sums;
-  const rows = listJobs().map((one) => {
+  const rows = listJobs().sort(byRank).map((one) => {
     const values = sums[one.part].gil.map((ns, piece) => (ns + sums[one.part].work[piece]) / time.width);
     const share = mean(values, sums[one.part].seen);
     return { label: `${nameProcess(one)} ${one.command}`, title: `${one.argv} on ${one.host}, pid ${one.pid}, ${one.state}`, values, seen: sums[one.part].seen, top: 1, shown: share === null ? "no data" : showPct(share), ...pickPart(one) };
@@ -65,7 +67,7 @@ function findStepRows() {
     const known = [...by.values()].filter((row) => row.seen[piece]).map((row) => row.dur[piece]).sort((one, other) => one - other);
     middle[piece] = known.length ? known[(known.length - 1) >> 1] : 0;
   }
-  return about.processes.filter((one) => by.get(`${one.host} ${one.pid}`).seen.some(Boolean) || one.rank !== null).map((one) => {
+  return about.processes.filter((one) => by.get(`${one.host} ${one.pid}`).seen.some(Boolean) || one.rank !== null).sort(byRank).map((one) => {
     const row = by.get(`${one.host} ${one.pid}`), values = row.dur.map((ns, piece) => (middle[piece] ? ns / middle[piece] - 1 : 0));
     const slower = mean(values, row.seen), step = mean(row.dur, row.seen);
     return { label: `${nameProcess(one)} ${one.rank === null ? one.command : one.host}`, title: `${one.argv} on ${one.host}, pid ${one.pid}, ${one.state}`, values, seen: row.seen, top: 0.5, stands: slower === null || Math.abs(slower) >= 0.1,

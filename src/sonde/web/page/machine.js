@@ -58,6 +58,7 @@ function drawMachine() {
     });
     return { box, canvas, chart };
   });
+  machine.body.classList.toggle("many", made.length > 8 && state.max !== "machine");  // so that none has to be scrolled to
   machine.body.replaceChildren(...made.map((one) => one.box));
   made.forEach((one) => drawCurves(one.canvas, one.chart.lines, one.chart.unit));
 }
@@ -117,7 +118,7 @@ function drawNow() {
   }
   now.bar.querySelector("h2").textContent = about.live ? "Now" : "At the end";
   now.note.textContent = [about.live ? "the newest stack of every thread" : "the last stack of every thread", ...found.notes].join("; ");
-  if (!found.groups.length) { now.body.replaceChildren(make("p", { class: "empty", text: "No stacks were recorded here." })); return; }
+  if (!found.groups.length) { now.body.replaceChildren(make("p", { class: "empty", text: about.live ? "No stacks were recorded here." : "No thread was at work any more." })); return; }
   const open = new Set([...now.body.querySelectorAll("details")].filter((one) => !one.open).map((one) => one.dataset.key));
   now.body.replaceChildren(...found.groups.map((group) => {
     const many = listJobs().length > 1;
@@ -151,7 +152,7 @@ function drawSettings(found, problem) {
     const input = make("input", { type: "text", value, size: "12", "aria-label": key, "data-key": key });
     const set = async () => { try { drawSettings((await steer("configure", { key, value: input.value })).settings); } catch (error) { drawSettings(found, error.message); } };
     input.addEventListener("keydown", (event) => { if (event.key === "Enter") set(); });
-    return make("tr", {}, make("td", { text: key }), make("td", {}, input, " ", make("button", { type: "button", text: "Set", on: { click: set } })), make("td", { text: clean(doc, 200), title: clean(doc, 600) }));
+    return make("tr", {}, make("td", { text: key }), make("td", {}, input, " ", make("button", { type: "button", text: "Set", on: { click: set } })), make("td", { class: "prose", text: clean(doc, 600) }));
   };
   openDialog("Settings of this recording", make("p", { id: "settings-note", class: problem ? "grew" : "dim", text: problem || "A change holds at once, for every process shown, and until the job ends." }),
     make("div", { class: "scroll" }, make("table", {}, make("tbody", {}, ...found.map(row)))));

@@ -7,6 +7,7 @@ const follow = { stop: null, busy: false, at: 0, slow: 0 };
 async function begin() {
   readAddress();
   applyTheme();
+  watch(["theme"], applyTheme);  // before whoever draws with its colours
   openRibbon();
   openFlame();
   openLists();
@@ -18,7 +19,6 @@ async function begin() {
   openSave();
   openTop();
   watch(["max"], applyMax);
-  watch(["theme"], applyTheme);
   watch(["viewFrom", "viewTo"], () => reloadData().catch(fail));
   watch(["target"], () => load().catch(fail));
   watch(["target", "against"], () => loadBase().catch(fail));
@@ -43,7 +43,7 @@ async function load() {
   applyMax();
   drawVerdict(null);
   const series = await loadData();  // what is drawn first; a machine that is busy does one thing after the other
-  ask("advice").then(({ data: found }) => drawVerdict(found.advice, found.problem), (error) => drawVerdict(null, error.message));
+  judge().catch((error) => drawVerdict(null, error.message));
   ask("now").then(({ data: found }) => { now.found = found; tell(["now"]); }, () => {});
   ask("cost").then(({ data: found }) => drawFoot(found), () => {});
   askProfiles().catch(() => {});
@@ -51,6 +51,18 @@ async function load() {
   if (state.against) loadBase().catch(fail);
   await series();
   if (about.live && !inside.answers) followLive();
+}
+
+// A day takes minutes to judge: its last hour says first what is wrong now.
+const LONG_NS = 2 * 3600e9, LATE_NS = 3600e9;
+async function judge() {
+  if (about.until > LONG_NS && !inside.answers) {
+    const { data: late } = await ask("advice", { from: about.until - LATE_NS, to: about.until });
+    drawVerdict(late.advice, "", about.live ? "of the last hour" : "of the last hour; all of it is being judged …");
+    if (about.live) return;
+  }
+  const { data: found } = await ask("advice");
+  drawVerdict(found.advice, found.problem);
 }
 
 // ---- data over time --------------------------------------------------------------------------------
@@ -108,7 +120,7 @@ async function followLive() {
   }
 }
 function hear(event, said) {
-  if (event === "gone") { about.live = false; showProblem(`The recording is gone: ${said.error}`); drawTop(); return; }
+  if (event === "gone") { about.live = false; showProblem(clean(said.error)); drawTop(); return; }
   if (said.states.length !== about.processes.length) { load().catch(fail); return; }  // the job has started others
   about.until = said.until;
   said.states.forEach((one, at) => { if (about.processes[at]) about.processes[at].state = one; });
@@ -145,7 +157,7 @@ async function refresh() {
       follow.slow = performance.now();
       await loadSeries({ from: time.from, to: about.until, width: time.width });
       drawFoot((await ask("cost")).data);
-      if (performance.now() - follow.at > 20000) { follow.at = performance.now(); await askProfiles(); drawVerdict((await ask("advice")).data.advice); }
+      if (performance.now() - follow.at > 20000) { follow.at = performance.now(); await askProfiles(); await judge(); }
     }
     showProblem("");
   } catch (error) { fail(error); }
@@ -197,7 +209,7 @@ async function listRecordings() {
   find("against").value = state.against;
 }
 
-function drawVerdict(advice, problem) {
+function drawVerdict(advice, problem, of = "") {
   const place = find("verdict");
   place.className = "";
   if (!advice) {
@@ -210,7 +222,7 @@ function drawVerdict(advice, problem) {
   ribbon.findings = advice.findings.map((one) => ({ ...one, from: (Date.parse(one.since) - base) * 1e6, to: (Date.parse(one.until) - base) * 1e6 }));
   tell(["advice"]);
   const button = make("button", { type: "button", text: others.length ? `${others.length} more` : "All rules", on: { click: () => showRules(advice) } });
-  const notJudged = silent.length ? make("span", { class: "dim", text: `${silent.length} of ${advice.outcomes.length} rules lack data` }) : null;
+  const notJudged = of || silent.length ? make("span", { class: "dim", text: of || `${silent.length} of ${advice.outcomes.length} rules lack data` }) : null;
   if (!worst) {
     const sentence = advice.summary || `Nothing is wrong: ${plural(clear, "rule")} looked`;
     place.className = clear ? "clear" : "info";
@@ -225,15 +237,18 @@ function drawVerdict(advice, problem) {
   const who = worst.who.length ? ` (${worst.who.slice(0, 4).join(", ")})` : "";
   fill(place, make("div", { class: "level" }, make("b", { text: SEVERITY[worst.severity] || "▲" }), worst.severity),
     make("div", {}, make("h2", { text: clean(worst.title + who) }),
-      make("p", {}, make("span", { class: "dim", text: "Evidence: " }), clean(worst.shown.join(", "), 400), worst.line ? make("code", { text: `  ${clean(worst.line, 160)}` }) : null,
-        make("span", { class: "dim", text: `  confidence ${worst.sureness}${worst.lost_pct === null ? "" : `, about ${worst.lost_pct.toFixed(0)} % of the time lost`}` })),
-      make("p", { class: "next" }, make("span", { class: "dim", text: "Next: " }), clean(worst.todo, 500))),
+      make("p", { class: "evidence", title: clean([worst.line || "", ...worst.shown].join("\n"), 2000) }, make("span", { class: "dim", text: "Evidence: " }), worst.line ? make("code", { text: `${clean(shortenPlace(worst.line), 160)}  ` }) : null,
+        make("span", { class: "dim", text: `confidence ${worst.sureness}${worst.lost_pct === null ? "" : `, about ${worst.lost_pct.toFixed(0)} % of the time lost`}; ` }), clean(worst.shown.join(", "), 600)),
+      make("p", { class: "next", title: clean(worst.todo, 2000) }, make("span", { class: "dim", text: "Next: " }), clean(worst.todo, 500))),
     make("div", { class: "more" }, button, notJudged));
 }
+const shortenPlace = (text) => text.replace(/^\/(?:[^/]+\/)*([^/]+\/[^/]+:\d+)/, "$1");  // a file and its folder
+const RULE_ORDER = ["found", "a little", "failed", "clear", "abstained"];
+const sortRules = (outcomes) => [...outcomes].sort((one, other) => RULE_ORDER.indexOf(one.state) - RULE_ORDER.indexOf(other.state));
 function showRules(advice) {
-  openDialog("What was judged", ...advice.findings.map((one) => make("div", {}, make("p", {}, make("b", { text: `${SEVERITY[one.severity] || ""} ${one.severity}: ${clean(one.title)}` }), make("span", { class: "dim", text: ` [${one.rule}] ${clean(one.shown.join(", "), 300)}` })),
+  openDialog("What was judged", ...advice.findings.map((one) => make("div", {}, make("p", {}, make("b", { text: `${SEVERITY[one.severity] || ""} ${one.severity}: ${clean(one.title)}` }), make("span", { class: "dim", text: ` [${one.rule}] ${clean(one.shown.join(", "), 900)}` })),
     make("p", { class: "dim", text: clean(one.why, 600) }), make("p", { text: `Next: ${clean(one.todo, 600)}` }))),
-    make("div", { class: "scroll" }, make("table", {}, make("tbody", {}, ...advice.outcomes.map((one) => make("tr", {}, make("td", { text: one.rule }), make("td", { text: one.state }), make("td", { text: clean(one.detail, 300), title: clean(one.detail, 600) })))))));
+    make("div", { class: "scroll" }, make("table", {}, make("tbody", {}, ...sortRules(advice.outcomes).map((one) => make("tr", {}, make("td", { text: one.rule }), make("td", { text: one.state }), make("td", { class: "prose", text: clean(one.detail, 600) })))))));
 }
 
 function drawFoot(cost) {

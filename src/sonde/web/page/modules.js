@@ -28,7 +28,7 @@ function drawModuleTree(found) {
   return make("table", { "data-table": "modules" }, make("thead", {}, make("tr", {}, make("th", { class: "clip", text: "module" }), ...head.map((text) => make("th", { class: "num", text })))),
     make("tbody", {}, ...found.modules.map((one) => make("tr", { "data-ns": one.total_ns },
       make("td", { class: "clip", title: clean(`${one.module} (${one.type})`) }, make("span", { class: "tree", text: "  ".repeat(one.depth || 0) }), clean(one.label, 80), make("span", { class: "dim", text: ` ${clean(one.type, 40)}` })),
-      make("td", { class: "num" }, make("span", { class: "share" }, make("i", { style: { width: Math.min(100, one.share_pct) + "%" } })), showPct(one.share_pct / 100)),
+      make("td", { class: "num" }, make("span", { class: "share" }, make("i", { style: { width: Math.min(100, one.share_pct) + "%" } })), make("span", { class: "pct", text: showPct(one.share_pct / 100) })),
       make("td", { class: "num", text: showTime(one.forward_ns) }), make("td", { class: "num", text: showTime(one.backward_ns) }),
       hasDevice ? make("td", { class: "num", text: one.device_ns === null ? "–" : showTime(one.device_ns) }) : null,
       make("td", { class: "num", text: one.allocated_bytes === null ? "–" : showBytes(one.allocated_bytes) })))));

@@ -30,7 +30,7 @@ function openRibbon() {
   tip(ribbon.canvas, describePiece);
   watch([...BRUSH, "pinFrom", "pinTo", "viewFrom"], placeBrush);
   watch(["part", "thread", "ribbon", "data", "theme", "steps", "machine"], drawRibbon);
-  watch(["marks", "advice", "viewFrom"], drawMarks);
+  watch(["marks", "advice", "viewFrom", "data"], drawMarks);
 }
 
 const usesSteps = () => Boolean(ribbon.steps && ribbon.steps.piece.length) && state.ribbon !== "threads";
@@ -136,7 +136,7 @@ function drawLegend(found) {
     const swatch = make("i", { class: `swatch fill${kind}`, style: { "--tone": `var(${tone})` } });
     const value = found.unit === "threads" ? threeDigits(means[band]) : found.unit === "%" ? showValue(means[band], "%") : showPct(whole ? means[band] / whole : 0);
     return make("span", { "data-band": name }, swatch, `${label} `, make("b", { text: value }));
-  }), make("span", { class: "dim", text: { threads: "threads at a time", "%": "100 % is one processor" }[found.unit] || `of ${showTime(whole * 1e6)} a step` }));
+  }), make("span", { class: "dim unit", text: { threads: "threads at a time", "%": "100 % is one processor" }[found.unit] || `of ${showTime(whole * 1e6)} a step` }));
   const tabs = ribbon.steps && ribbon.steps.piece.length ? [["", "Steps"], ["threads", "Threads"]] : [];
   ribbon.kind.replaceChildren(...tabs.map(([value, text]) => make("button", { type: "button", text, "aria-pressed": String(state.ribbon === value), on: { click: () => setState({ ribbon: value }) } })));
 }
@@ -203,8 +203,12 @@ function keyBrush(event) {
 
 // ---- marks -----------------------------------------------------------------------------------------
 
+function nameOwner({ host, pid }) {  // of a mark, if there are several
+  const owner = listJobs().length > 1 && about.processes.find((one) => one.host === host && one.pid === pid);
+  return owner ? nameProcess(owner) : "";
+}
 function describeMark(one) {
-  return `${MARK_WORDS[one.kind] || one.kind}: ${clean(one.text, 240)}${one.dur_ns ? ", " + showTime(one.dur_ns) : ""}`;
+  return `${nameOwner(one) && `${nameOwner(one)}, `}${MARK_WORDS[one.kind] || one.kind}: ${clean(one.text, 240)}${one.dur_ns ? ", " + showTime(one.dur_ns) : ""}`;
 }
 function drawMarks() {
   const width = ribbon.width, taken = new Map(), made = [], all = ribbon.marks ? ribbon.marks.marks : [];
@@ -240,7 +244,7 @@ function brushMark(one) {
 function showMarks() {
   const { marks, counts, most } = ribbon.marks, count = Object.values(counts).reduce((sum, one) => sum + one, 0);
   const row = (one) => make("tr", {}, make("td", {}, make("button", { type: "button", text: showClock(one.at), title: "Brush this time", on: { click: () => { find("dialog").close(); brushMark(one); } } })),
-    make("td", { text: `${SIGNS[one.kind] || "●"} ${MARK_WORDS[one.kind] || one.kind}` }), make("td", { class: "num", text: one.dur_ns ? showTime(one.dur_ns) : "" }), make("td", { text: clean(one.text, 400), title: clean(one.text, 900) }));
+    make("td", { text: `${SIGNS[one.kind] || "●"} ${MARK_WORDS[one.kind] || one.kind}` }), make("td", { text: nameOwner(one) }), make("td", { class: "num", text: one.dur_ns ? showTime(one.dur_ns) : "" }), make("td", { class: "prose", text: clean(one.text, 400), title: clean(one.text, 900) }));
   openDialog("Marks on the time line", make("p", { class: "dim", text: `${Object.entries(counts).map(([kind, n]) => `${SIGNS[kind] || "●"} ${MARK_WORDS[kind] || kind} ${showCount(n)}`).join(" · ")}${count > marks.length ? `; the ${showCount(most)} gravest are listed` : ""}. The gravest come first; a click on a time brushes it.` }),
     make("div", { class: "scroll" }, make("table", { "data-table": "marks" }, make("tbody", {}, ...marks.map(row)))));
 }

@@ -88,14 +88,16 @@ function drawResult(data) {
   const isNumber = (at) => data.columns[at].some((one) => typeof one === "number") && data.columns[at].every((one) => one === null || typeof one === "number");
   const numbers = data.names.map((_, at) => at).filter((at) => at && isNumber(at)).slice(0, 4);
   if (!numbers.length || data.shown < 3) return null;
-  const canvas = make("canvas", { role: "img", "aria-label": `Chart of ${numbers.map((at) => data.names[at]).join(", ")}` });
+  const lines = numbers.map((at) => ({ name: data.names[at], pieces: data.columns[at].map((_, row) => row), values: data.columns[at].map((one) => one ?? 0) }));
+  const canvas = make("canvas", { role: "img", "aria-label": `Chart of ${lines.map((line) => line.name).join(", ")}` });
   requestAnimationFrame(() => {
     const before = { pieces: time.pieces, from: state.from };
     time.pieces = data.shown;
     state.from = null;
-    drawCurves(canvas, numbers.map((at) => ({ name: data.names[at], pieces: data.columns[at].map((_, row) => row), values: data.columns[at].map((one) => one ?? 0) })), "");
+    drawCurves(canvas, lines, "");
     time.pieces = before.pieces;
     state.from = before.from;
   });
-  return canvas;
+  const keys = lines.map((line, at) => make("span", { class: "dim" }, make("i", { class: `line${at % 3}` }), clean(line.name, 40)));
+  return make("div", {}, make("div", { class: "keys" }, ...keys, make("span", { class: "dim", text: `≤ ${showValue(findTop(lines, ""), "")}; ${clean(data.names[0], 40)} from left to right` })), canvas);
 }

@@ -87,7 +87,10 @@ function openDialog(title, ...children) {
   const dialog = find("dialog");
   fill(dialog, make("h2", { text: title }), ...children,
     make("div", { class: "buttons" }, make("button", { type: "button", text: "Close", on: { click: () => dialog.close() } })));
+  const other = dialog.querySelector(".buttons");  // a dialog's own buttons stand beside ours
+  if (other !== dialog.lastElementChild) { dialog.lastElementChild.append(...other.childNodes); other.remove(); }
   if (!dialog.open) dialog.showModal();
+  dialog.scrollTop = 0;  // the button that has the focus is the last
 }
 
 async function copyText(text, button) {

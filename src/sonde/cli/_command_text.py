@@ -1,0 +1,51 @@
+"""Commands in a narrow column, as `sonde ps` shows them: without what all of them share."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+_CUT = "…"
+_SHORTEST = 4  # letters of a program's name that still tell something
+
+
+def fit_commands(commands: Sequence[str], room: int) -> list[str]:
+    """Return the commands as they fit a column: of one that does not fit, the words that others of
+    the same program do not have, with the options that these belong to."""
+    by_program: dict[str, list[list[str]]] = {}
+    for command in dict.fromkeys(commands):
+        words = command.split(" ")
+        by_program.setdefault(words[0], []).append(words)
+    shown = {}
+    for program, alike in by_program.items():
+        for words in alike:
+            whole = " ".join(words)
+            rest = _find_difference(words, [other for other in alike if other is not words])
+            shown[whole] = whole if len(whole) <= room or not rest else _join(program, rest, room)
+    return [shown[command] for command in commands]
+
+
+def _find_difference(words: Sequence[str], others: Sequence[Sequence[str]]) -> list[str]:
+    """Return the words after the program that not all others have at the same place, counted from
+    the first or, where there are more or fewer of them, from the last one."""
+    kept: list[str] = []
+    for at in range(1, len(words)):
+        same = all(
+            words[at : at + 1] == other[at : at + 1]
+            or (len(other) != len(words) and words[at:] == other[at - len(words) :])
+            for other in others
+        )
+        if not same:
+            option = words[at - 1]
+            if option.startswith("-") and not words[at].startswith("-") and option not in kept[-1:]:
+                kept.append(option)
+            kept.append(words[at])
+    return kept
+
+
+def _join(program: str, rest: Sequence[str], room: int) -> str:
+    text = " ".join(rest)
+    full = f"{program} {_CUT} {text}"
+    if len(full) <= room:
+        return full
+    left = room - len(text) - 2
+    return f"{program[:left]}{_CUT} {text}" if left >= _SHORTEST else f"{_CUT} {text}"

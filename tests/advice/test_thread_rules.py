@@ -1,0 +1,92 @@
+"""Rules about threads that wait for each other: on rows as their queries return them."""
+
+from __future__ import annotations
+
+from collections import namedtuple
+
+import pytest
+
+from sonde.advice.rules import gil_bound, input_bound, stalled_waits
+from sonde.advice.verdict import Limits, Verdict
+
+STALLED = {
+    "piece": 0, "host": "alpha", "pid": 7, "threads": 2, "readings": 1000, "alive_s": 10.0,
+    "stalled_pct": 95.0, "thread": 7, "file": "/job/box.py", "lineno": 9, "func": "ask",
+    "is_task": False, "all_s": 9.5, "lengths": [0.5] * 19,
+}  # fmt: skip
+Stalled = namedtuple("Stalled", STALLED)
+CALL = {"call": "builtins.sorted", "longest_ns": 4e8, "kept_threads": 3, "kept_pct": 80.0,
+        "file": "/job/big.py", "lineno": 3, "func": "order"}  # fmt: skip
+GIL = {
+    "piece": 0, "pid": 7, "readings": 1000, "held_pct": 95.0, "threads": 1, "waiting_pct": 0.0,
+    "main_pct": 0.0, "file": "/job/app.py", "lineno": 1, "func": "main", "long_call": CALL,
+    "calls_pct": 90.0,
+}  # fmt: skip
+Gil = namedtuple("Gil", GIL)
+
+
+def judge(**change: object) -> Verdict:
+    limits = Limits({name: limit.default for name, limit in stalled_waits.LIMITS.items()})
+    (verdict,) = stalled_waits.judge([Stalled(**STALLED | change)], limits)
+    return verdict
+
+
+def test_waits_that_always_end_by_their_timeout_are_mentioned() -> None:
+    found = judge()
+    assert (found.fired, found.severity) == (True, "info")
+    assert found.line == "/job/box.py:9 in ask"
+    assert "timeout" in found.title
+
+
+def test_tasks_that_wait_for_tasks_of_their_pool_are_a_warning() -> None:
+    found = judge(is_task=True, lengths=[2.0, 2.0, 5.5])
+    assert (found.fired, found.severity) == (True, "warning")
+    assert "same pool" in found.title
+
+
+@pytest.mark.parametrize(
+    "change",
+    [
+        {"stalled_pct": 5.0, "is_task": True},  # somebody works meanwhile
+        {"stalled_pct": -300.0},
+        {"all_s": 1.0},
+        {"lengths": [0.1, 0.9, 0.3, 1.5, 0.2, 4.0]},  # somebody wakes it
+        {"lengths": [0.01] * 900},
+        {"lengths": [5.0, 5.0]},  # too few to say
+        {"thread": None, "is_task": None, "all_s": None, "lengths": None},
+    ],
+)
+def test_other_waits_are_not(change: dict[str, object]) -> None:
+    assert not judge(**change).fired
+
+
+@pytest.mark.parametrize(
+    ("change", "told"),
+    [({}, True), ({"calls_pct": 5.0}, False), ({"calls_pct": None, "long_call": None}, False)],
+)
+def test_a_call_that_keeps_the_gil_is_told_with_its_line(
+    change: dict[str, object], told: bool
+) -> None:
+    limits = Limits({name: limit.default for name, limit in gil_bound.LIMITS.items()})
+    (found,) = gil_bound.judge([Gil(**GIL | change)], limits)
+    assert found.fired is told
+    assert not told or found.line == "/job/big.py:3 in order"
+
+
+LOADING = {
+    "piece": 0, "rank": None, "steps": 100, "step_s": 10.0, "wait_s": 3.0, "dataset": "Examples",
+    "workers": 1, "prefetch_factor": 8, "cores": 2.0, "fetch_s": 2.0, "alive_s": 10.0, "cpu_s": 1.9,
+    "idle_s": 0.0, "hottest": 1.0, "started": 0, "queue_pct": 0.0, "file": None, "lineno": None,
+    "func": None,
+}  # fmt: skip
+Loading = namedtuple("Loading", LOADING)
+
+
+@pytest.mark.parametrize(("cpu_s", "words"), [(1.9, "prefetch"), (0.5, "that others use")])
+def test_workers_that_rest_are_late_where_others_have_the_processors(
+    cpu_s: float, words: str
+) -> None:
+    limits = Limits({name: limit.default for name, limit in input_bound.LIMITS.items()})
+    (found,) = input_bound.judge([Loading(**LOADING | {"cpu_s": cpu_s})], limits)
+    assert found.fired and words in found.title
+    assert (found.lost_pct is None) == (words != "prefetch")  # mentioned, not warned of

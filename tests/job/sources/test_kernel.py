@@ -1,0 +1,133 @@
+"""Sums of kernels of every n-th step: with torch on the CPU, and on a real device."""
+
+from __future__ import annotations
+
+import json
+import os
+
+import sonde
+from sonde.session import list_sessions
+from support.needs import need, need_cuda
+
+need("torch")
+
+HEAD = """
+import json, sonde
+folder = sonde.start(collector=False, source_kernel="on", kernel_every=4, torch_budget_pct={budget})
+import torch
+class Net(torch.nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.first, self.last = torch.nn.Linear(256, 512), torch.nn.Linear(512, 2)
+    def forward(self, x):
+        return self.last(torch.tanh(self.first(x)))       # line 10
+model = Net().to("{device}")
+optimizer = torch.optim.SGD(model.parameters(), lr=0.01)
+data = torch.ones(64, 256).to("{device}")
+def step():
+    loss = model(data).sum()
+    loss.backward()
+    optimizer.step()
+    optimizer.zero_grad()
+"""
+# Our sums of one step, and those of torch.profiler of as much work right after.
+REAL = """
+for _ in range(40): step()
+torch.cuda.synchronize()
+sonde.stop()
+from torch.profiler import ProfilerActivity, profile
+for _ in range(3): step()
+torch.cuda.synchronize()
+with profile(activities=[ProfilerActivity.CPU, ProfilerActivity.CUDA]) as prof:
+    for _ in range(10): step()
+    torch.cuda.synchronize()
+works = [e for e in prof.events() if str(e.device_type).endswith("CUDA") and not e.is_user_annotation]
+print(json.dumps([len(works) / 10, sum(e.time_range.elapsed_us() for e in works) * 100]))
+"""
+
+
+def head(device: str = "cpu", budget: int = 0) -> str:
+    return HEAD.replace("{device}", device).replace("{budget}", str(budget))
+
+
+def query(sql: str) -> list[dict[str, object]]:
+    (session,) = list_sessions(os.environ["SONDE_DIR"])
+    return sonde.open(session.folder).query(sql).to_pylist()
+
+
+def test_every_nth_step_is_added_up_by_operator_module_and_line(run_torch) -> None:
+    run_torch(head() + "for _ in range(11): step()\nsonde.stop()\n")
+    sums = query("SELECT * FROM python.kernel_sum WHERE step = 5 AND kernel = 'aten::addmm'")
+    assert [(one["module"], one["func"], one["lineno"], one["backward"], one["count"])
+            for one in sorted(sums, key=lambda one: one["module"])] == [
+        ("Net.first", "Net.forward", 10, False, 1), ("Net.last", "Net.forward", 10, False, 1),
+    ]  # fmt: skip
+    (node,) = query(
+        "SELECT module, lineno, backward FROM python.kernel_sum"
+        " WHERE step = 5 AND kernel = 'TanhBackward0'"
+    )
+    assert node == {"module": "Net", "lineno": 10, "backward": True}
+    (whole,) = query(
+        "SELECT SUM(own_ns) AS own_ns, ANY_VALUE(step_ns) AS step_ns, COUNT(DISTINCT device) AS n"
+        " FROM python.kernel_sum WHERE step = 5"
+    )
+    assert whole["n"] == 1 and 0 < whole["own_ns"] <= whole["step_ns"]
+    steps = query("SELECT DISTINCT step FROM python.kernel_sum ORDER BY 1")
+    assert [one["step"] for one in steps] == [5, 9]
+    costs = query("SELECT direct_pct FROM sonde.overhead WHERE source = 'kernel'")
+    assert len(costs) == 2 and all(one["direct_pct"] > 0 for one in costs)
+
+
+def test_the_programs_own_profiler_comes_first(run_torch) -> None:
+    done = run_torch(head() + """
+from torch.profiler import profile
+for _ in range(5): step()                    # the fifth ends with the profiler on
+from torch.autograd import profiler as inner
+assert inner._is_profiler_enabled
+with profile() as prof:
+    for _ in range(20): step()
+names = [event.name for event in prof.events()]
+assert names.count("aten::tanh") == 20, names.count("aten::tanh")
+sonde.stop()
+assert not inner._is_profiler_enabled
+""")  # fmt: skip
+    assert "Traceback" not in done.stderr
+    assert query("SELECT COUNT(*) AS n FROM python.kernel_sum") == [{"n": 0}]
+
+
+def test_within_a_budget_the_first_window_waits(run_torch) -> None:
+    run_torch(head(budget=1) + "for _ in range(30): step()\nsonde.stop()\n")
+    assert query("SELECT COUNT(*) AS n FROM python.kernel_sum") == [{"n": 0}]
+
+
+def test_a_recording_that_stops_in_a_window_leaves_no_profiler(run_torch) -> None:
+    run_torch(head() + """
+for _ in range(5): step()
+from torch.autograd import profiler as inner
+assert inner._is_profiler_enabled
+sonde.stop()
+assert not inner._is_profiler_enabled
+for _ in range(8): step()
+""")  # fmt: skip
+
+
+def test_sums_of_a_real_device_are_those_of_torchs_profiler(run_torch) -> None:
+    need_cuda()
+    done = run_torch(head("cuda") + REAL)
+    count, total_ns = json.loads(done.stdout.splitlines()[-1])
+    ours = query(
+        "SELECT step, SUM(count) AS n, SUM(total_ns) AS total_ns FROM python.kernel_sum"
+        " WHERE kind <> 'idle' GROUP BY step ORDER BY step"
+    )
+    assert len(ours) >= 2
+    assert {one["n"] for one in ours[1:]} == {count}
+    median_ns = float(sorted(one["total_ns"] for one in ours)[len(ours) // 2])
+    assert abs(median_ns - total_ns) <= 0.01 * total_ns, (median_ns, total_ns)
+    (places,) = query(
+        "SELECT COUNT(*) FILTER (module LIKE 'Net%' AND lineno = 10) AS known, COUNT(*)"
+        " FILTER (backward AND module LIKE 'Net%') AS back FROM python.kernel_sum"
+        " WHERE kind = 'kernel'"
+    )
+    assert places["known"] > 0 and places["back"] > 0
+    idle = query("SELECT DISTINCT kernel FROM python.kernel_sum WHERE kind = 'idle'")
+    assert {one["kernel"] for one in idle} <= {"nothing launched", "synchronisation", "queued"}
