@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+import re
+
 import pytest
 
 import sonde
 from sonde import environ, settings
 from sonde.errors import ConfigError
+from support.places import SOURCE
 
 
 @pytest.mark.parametrize(
@@ -89,6 +92,33 @@ if len(sys.argv) == 1:
 """
     lines = run(code, SONDE_STACK_EVERY="banana").stderr.splitlines()
     assert len(lines) == 1 and lines[0].startswith("sonde: SONDE_STACK_EVERY: ")
+
+
+def test_an_unknown_variable_is_said_once_with_the_nearest_and_the_children_say_nothing(
+    run,
+) -> None:
+    code = """
+import subprocess, sys
+import sonde
+sonde.start(collector="off")
+if len(sys.argv) == 1:
+    subprocess.run([sys.executable, __file__, "child"], check=True)
+"""
+    assert run(code, SONDE_STAK_EVERY="5ms").stderr.splitlines() == [
+        "sonde: there is no setting SONDE_STAK_EVERY; did you mean SONDE_STACK_EVERY?"
+    ]
+
+
+def test_every_variable_that_our_code_names_is_known(monkeypatch: pytest.MonkeyPatch) -> None:
+    texts = [path.read_text() for path in SOURCE.rglob("*.py")]
+    named = {name for text in texts for name in re.findall(r"\bSONDE_[A-Z_]+", text)}
+    assert named >= {"SONDE_DIR", "SONDE_ONLY", "SONDE_HELD", "SONDE_ADVICE_RULE_LIMIT"}
+    # Kubernetes sets those in every pod, if a service is called sonde or sonde-agent.
+    for name in (*named, "SONDE_SERVICE_HOST", "SONDE_AGENT_PORT_80_TCP_ADDR"):
+        monkeypatch.setenv(name, "")
+    monkeypatch.delenv("SONDE_PARENT")  # or else this is a child, which says nothing
+    _, complaints = environ.load_settings({})
+    assert [line for line in complaints if "there is no setting" in line] == []
 
 
 @pytest.mark.parametrize(

@@ -8,7 +8,7 @@ import sys
 
 from sonde.config_file import FileSettings, fold, list_unknown, read_files
 from sonde.errors import ConfigError
-from sonde.settings import SWITCHES, Key, Value, Values, list_keys, read_values
+from sonde.settings import SWITCHES, Key, Value, Values, list_keys, list_strange, read_values
 from sonde.words import name_program
 
 TYPE_CHECKING = False
@@ -24,8 +24,10 @@ _ALIASES = {
     "compile.max_duration": ("COMPILE_STROBELIGHT_MAX_PROFILE_TIME",),
     "compile.max_frames": ("COMPILE_STROBELIGHT_MAX_STACK_LENGTH",),
 }
-
-
+# All variables of ours that are no settings, wherever they are read.
+_OTHERS = ("SONDE_COMMAND", "SONDE_DIR", "SONDE_FLEET", "SONDE_HELD", "SONDE_JOB", "SONDE_NVML",
+           "SONDE_ONLY", "SONDE_PAGER", "SONDE_PARENT", "SONDE_PROFILER_AUTOSTART",
+           "SONDE_PROFILER_OWNER", "SONDE_TORCH_COMPILE", "SONDE_TORCH_PROFILING")  # fmt: skip
 GIVEN = "given at the start"
 
 
@@ -40,6 +42,8 @@ def load_settings(given: Mapping[str, object]) -> tuple[Values, list[str]]:
     values = Values({name: key.default for name, key in keys.items()}, {})
     found, complaints = find_file_settings()
     complaints += list_unknown(found, keys)
+    if not is_child():
+        complaints += list_strange(os.environ, {*_OTHERS, *map(variable_of, keys)})
     for name, key in keys.items():
         in_files = [(one.origin, one.raw) for one in found.get(fold(name), ())]
         variables = read_variables((*_ALIASES.get(name, ()), variable_of(name)))
@@ -71,8 +75,7 @@ def find_file_settings() -> tuple[FileSettings, list[str]]:
 def _find_config_home() -> str | None:
     """Return the folder of the user's own settings. Without $HOME there is none: to look it up may
     take a network."""
-    home = os.environ.get("HOME", "")
-    given = os.environ.get("XDG_CONFIG_HOME", "")
+    home, given = (os.environ.get(name, "") for name in ("HOME", "XDG_CONFIG_HOME"))
     if os.path.isabs(given):
         return given
     return os.path.join(home, ".config") if os.path.isabs(home) else None

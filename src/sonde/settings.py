@@ -7,7 +7,7 @@ from sonde.errors import ConfigError
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
-    from collections.abc import Callable, Mapping
+    from collections.abc import Callable, Iterable, Mapping
     from typing import TypeGuard
 
 Value = bool | int | float | str
@@ -341,8 +341,24 @@ def read_values(given: Mapping[str, object]) -> dict[str, Value]:
 def _find(keys: Mapping[str, Key], name: str) -> Key:
     if name in keys:
         return keys[name]
+    raise ConfigError(f"there is no setting {name}; {_suggest(name, keys)}")
+
+
+def _suggest(name: str, known: Iterable[str]) -> str:
     from difflib import get_close_matches  # only when something is wrong: 4 ms
 
-    near = get_close_matches(name, keys, 1)
-    hint = f"did you mean {near[0]}?" if near else f"known: {', '.join(sorted(keys))}"
-    raise ConfigError(f"there is no setting {name}; {hint}")
+    near = get_close_matches(name, known, 1)
+    return f"did you mean {near[0]}?" if near else "`sonde config` lists all settings"
+
+
+def list_strange(variables: Iterable[str], known: set[str]) -> list[str]:
+    """Return a complaint about each environment variable that looks like one of ours and is none
+    of the known ones. The limits of rules are known to the tool alone, and Kubernetes names the
+    addresses of a service that is called sonde like SONDE_SERVICE_HOST and SONDE_PORT_80_TCP."""
+    strange = [
+        name for name in variables
+        if name.startswith("SONDE_") and name not in known
+        and not name.startswith("SONDE_ADVICE_") and "_SERVICE_" not in name
+        and "_PORT" not in name
+    ]  # fmt: skip
+    return [f"there is no setting {name}; {_suggest(name, known)}" for name in strange]

@@ -388,6 +388,13 @@ def test_a_recording_elsewhere_is_found_from_inside(start, tmp_path, monkeypatch
         visit.attach(process.pid, QUIET, TIMEOUT_S)
 
 
+def test_what_is_wrong_in_its_environment_is_not_written_to_its_stderr(start) -> None:
+    process = start(make_program("time.sleep(100)"), SONDE_STAK_EVERY="1s", SONDE_STACK_EVERY="x")
+    visit.detach(visit.attach(process.pid, QUIET, TIMEOUT_S), TIMEOUT_S)
+    process.kill()
+    assert process.stderr.read() == ""
+
+
 def test_a_process_that_ends_meanwhile_is_told_as_such(start) -> None:
     hold = "import ctypes, signal; signal.alarm(1); ctypes.PyDLL(None).sleep(60)"
     process = start(make_program(hold))

@@ -162,7 +162,7 @@ print(handler())
 
 
 def test_after_the_end_the_signal_is_as_it_was(run) -> None:
-    assert run(AFTERWARDS, SONDE_AUTO="0").stdout.split() == ["None", "True", "None"]
+    assert run(AFTERWARDS).stdout.split() == ["None", "True", "None"]
 
 
 HANDLED = """

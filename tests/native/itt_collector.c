@@ -2,7 +2,7 @@
  *
  * ITT's static part, which is in the program, loads the library that INTEL_LIBITTNOTIFY64 names
  * and calls its __itt_api_init, which puts its functions into the program's table. Unusual bytes
- * of names are written as \xNN. The file is SONDE_TEST_LOG, if that is set. */
+ * of names are written as \xNN. The file is LISTENER_LOG, if that is set. */
 
 #define _GNU_SOURCE
 #include <dlfcn.h>
@@ -89,7 +89,7 @@ static const char *path; /* NULL: nothing is written down */
 
 __attribute__((constructor)) static void find_path(void)
 {
-	path = getenv("SONDE_TEST_LOG");
+	path = getenv("LISTENER_LOG");
 }
 
 static void note(const char *format, ...)

@@ -3,7 +3,7 @@
  * NVTX, which is in the program, loads the library that NVTX_INJECTION64_PATH names and calls its
  * InitializeInjectionNvtx2, which puts its functions into the program's tables: those of domains
  * are in the fifth. Counters are an extension, with tables of its own. The file is
- * SONDE_TEST_LOG, if that is set. */
+ * LISTENER_LOG, if that is set. */
 
 #include <fcntl.h>
 #include <stdarg.h>
@@ -66,7 +66,7 @@ static const char *path; /* NULL: nothing is written down */
 
 __attribute__((constructor)) static void find_path(void)
 {
-	path = getenv("SONDE_TEST_LOG");
+	path = getenv("LISTENER_LOG");
 }
 
 static void note(const char *format, ...)

@@ -181,9 +181,9 @@ def main(kinds: list[str]) -> int:
     if os.geteuid() != 0:
         print("file systems: skipped, only root may mount them")
         return 0
-    if os.environ.get("SONDE_IN_NAMESPACE") is None:
+    if os.environ.get("IN_NAMESPACE") is None:
         command = ["unshare", "--mount", "--propagation", "private", sys.executable, *sys.argv]
-        return subprocess.run(command, env={**os.environ, "SONDE_IN_NAMESPACE": "1"}).returncode
+        return subprocess.run(command, env={**os.environ, "IN_NAMESPACE": "1"}).returncode
     is_short = "--short" in kinds
     kinds = [kind for kind in kinds if kind != "--short"]
     wrong = 0

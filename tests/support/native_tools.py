@@ -20,7 +20,7 @@ class Tool:
     @property
     def env(self) -> dict[str, str]:
         """The environment in which a program finds it."""
-        return {self._variable: str(self.path), "SONDE_TEST_LOG": str(self._log)}
+        return {self._variable: str(self.path), "LISTENER_LOG": str(self._log)}
 
     def read(self) -> list[tuple[str, ...]]:
         """All calls, in their order: what, and what was said."""

@@ -17,10 +17,11 @@ def print_notice(line: str) -> None:
     _core.undisturbed(lambda: _write(data))
 
 
-def print_complaints(complaints: list[str], earlier: object) -> None:
-    """Say which values in the environment are wrong, unless an `earlier` recording has. Only the
-    first process of a job does: all that it starts have the same environment."""
-    if earlier is None and not environ.is_child():
+def print_complaints(complaints: list[str], silenced: object) -> None:
+    """Say what is wrong in the environment, unless it is `silenced`: an earlier recording has said
+    so, or somebody attached, whose environment it is not. Only the first process of a job says it:
+    all that it starts have the same environment."""
+    if silenced is None and not environ.is_child():
         for line in complaints:
             print_notice(line)
 

@@ -70,7 +70,7 @@ class Recorder:
         one line that says why to stderr, or pass it to `report`. `root` is the folder of sessions,
         if it is not the one that the environment names."""
         values, complaints = _core.undisturbed(lambda: environ.load_settings(given))
-        print_complaints(complaints, parent or self._session)
+        print_complaints(complaints, parent or self._session or root)
         if not self._watches_forks:
             self._watches_forks = True  # first, because another thread may fork meanwhile
             watch_forks(lambda: end_with_multiprocessing(self, Recorder._at_exit))
