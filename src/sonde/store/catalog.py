@@ -8,7 +8,7 @@ from functools import cache
 from sonde import plugins
 from sonde.session.schema import Schema, make_schema
 from sonde.store.view import View
-from sonde.store.views import events, heap, recording, stacks, thread_time, torch_captures
+from sonde.store.views import cost, events, heap, recording, stacks, thread_time, torch_captures
 from sonde.tables import name_row
 
 
@@ -32,6 +32,7 @@ def list_views() -> tuple[View, ...]:
         *stacks.VIEWS,
         *heap.VIEWS,
         *thread_time.VIEWS,
+        *cost.VIEWS,
     )
 
 
