@@ -5,6 +5,7 @@ from __future__ import annotations
 import cProfile
 import json
 import random
+from types import SimpleNamespace
 
 import pyarrow as pa
 import pytest
@@ -164,6 +165,7 @@ class Waiting:
 
     def __init__(self, **shares: float) -> None:
         self.shares = {globals()[name.upper()]: share for name, share in shares.items()}
+        self.sessions = [SimpleNamespace(meta=SimpleNamespace(cwd="/job/app"))]
 
     def find_empty(self, _tables: object) -> set[str]:
         return set()
@@ -193,8 +195,8 @@ def test_waiting_is_told_by_function_and_by_kind_and_rest_is_none() -> None:
     cut = Period(0, 1.0, 20, 0.0, "FALSE", 20.0)
     sides = [Waiting(fetch=0.2, rest=0.7), Waiting(fetch=0.6, locked=0.1, rest=0.3)]
     rows = {row.name: row for row, _ in read_changes([(side, cut) for side in sides])[0]}
-    assert "main (app/load.py), waiting" in rows  # of the queue
-    fetch, kind = rows["fetch (app/load.py), waiting"], rows["waiting for an item from a queue"]
+    assert "main (load.py), waiting" in rows  # of the queue
+    fetch, kind = rows["fetch (load.py), waiting"], rows["waiting for an item from a queue"]
     assert (fetch.verdict, fetch.much, fetch.unit) == ("worse", True, "% of the time")
     assert fetch.before == pytest.approx(20, abs=0.2) and fetch.after == pytest.approx(60, abs=0.6)
     assert kind.before == 0 and kind.verdict == "worse"
@@ -213,7 +215,7 @@ def test_whole_runs_are_compared_by_their_seconds() -> None:
              (Waiting(fetch=0.4), Period(0, 2.0, 20, 0.0, "FALSE", 40.0))]  # fmt: skip
     rows = {row.name: row for row, _ in read_changes(sides, [20.0, 40.0])[0]}
     assert (rows["run"].verdict, rows["run"].change, rows["run"].much) == ("worse", 20.0, True)
-    fetch = rows["fetch (app/load.py), waiting"]
+    fetch = rows["fetch (load.py), waiting"]
     assert (fetch.unit, fetch.verdict) == ("s of the run", "better")  # 16 s, then 8 of them
     assert fetch.before == pytest.approx(16, abs=0.2) and fetch.after == pytest.approx(8, abs=0.2)
 

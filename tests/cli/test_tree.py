@@ -20,6 +20,17 @@ work()
 """
 
 
+def test_all_commands_call_a_file_by_the_same_name(
+    run, root, capsys, tmp_path, monkeypatch
+) -> None:
+    monkeypatch.chdir(tmp_path)  # where the program begins
+    run(PROGRAM, SONDE="1", SONDE_COLLECTOR="off")
+    for command in ("tree", "top", "advise"):
+        assert main([command, "all"]) == 0
+        text = capsys.readouterr().out
+        assert "program.py:" in text and f"{tmp_path.name}/program.py:" not in text, text
+
+
 def test_it_names_the_functions_the_library_call_and_the_wait(run, root, capsys) -> None:
     run(PROGRAM, SONDE="1", SONDE_COLLECTOR="off")
     assert main(["tree", "all"]) == 0

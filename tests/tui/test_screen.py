@@ -288,10 +288,10 @@ def test_reading_needs_no_database_while_the_ring_holds_the_window(ended: TopPro
 def test_a_place_is_named_as_in_every_other_command() -> None:
     from sonde.tui.tree import Unit
 
-    assert (
-        Unit("loads", "/usr/lib/python3.11/json/__init__.py", 299).where == "json/__init__.py:299"
-    )
-    assert Unit("f", "", 1).where == ""
+    loads = Unit("loads", "/usr/lib/python3.11/json/__init__.py", 299)
+    assert loads.show_place("/home/ada/job") == "json/__init__.py:299"
+    assert Unit("f", "/home/ada/job/app.py", 1).show_place("/home/ada/job") == "app.py:1"
+    assert Unit("f", "", 1).show_place(None) == ""
 
 
 def test_what_our_own_frames_take_is_their_callers() -> None:

@@ -15,6 +15,7 @@ from sonde.advice.compare_measures import Measure
 from sonde.advice.finding import Finding
 from sonde.advice.judge import PIECE_S, judge, load_rules
 from sonde.advice.period import Period, find_period
+from sonde.analysis.code_names import shorten_file
 from sonde.errors import Error
 from sonde.store.held import HeldRecording
 from sonde.store.recording import open_recording
@@ -257,10 +258,16 @@ def _read(recording: HeldRecording, cut: Period, measure: Measure) -> Pieces:
     found: Pieces = {}
     if recording.find_empty(_TABLE.findall(measure.sql)):
         return found  # without asking: every table that a measure names is joined with the others
+    folder, sums = recording.sessions[0].meta.cwd, dict[str, dict[int, float]]()
     for row in recording.query(measure.sql.format(**cut.words)).to_pylist():
-        if row["value"] is not None and 0 <= row["piece"] < cut.count:
-            found.setdefault(str(row.get("key", "")), []).append(float(row["value"]))
-    return found
+        if row["value"] is None or not 0 <= row["piece"] < cut.count:
+            continue
+        key = str(row.get("key", ""))
+        if row.get("file"):
+            key += f" ({shorten_file(row['file'], folder)})"
+        pieces = sums.setdefault(key, {})  # two files may have the same short name
+        pieces[row["piece"]] = pieces.get(row["piece"], 0.0) + float(row["value"])
+    return {key: list(pieces.values()) for key, pieces in sums.items()}
 
 
 def _fill(values: list[float], count: int, measure: Measure) -> list[float]:

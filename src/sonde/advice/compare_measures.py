@@ -108,27 +108,26 @@ MACHINE = (
 
 # Per step where the program has steps: that one function takes more does not make the others take
 # less. Otherwise per second.
-_NAME = "f.func || ' (' || regexp_extract(f.file, '[^/]*/?[^/]*$') || ')'"
 _PER_STEP = """
 WITH step AS (
   SELECT {piece} AS piece, COUNT(*) AS n FROM python.torch_step WHERE {inside} GROUP BY ALL)
-SELECT own.piece, own.key, own.ns / 1e6 / step.n AS value FROM (
-  SELECT {piece} AS piece, {function} AS key, SUM(s.cpu_ns) AS ns
+SELECT own.piece, own.key, own.file, own.ns / 1e6 / step.n AS value FROM (
+  SELECT {piece} AS piece, f.func AS key, f.file AS file, SUM(s.cpu_ns) AS ns
   FROM python.stack_sample AS s JOIN (
     SELECT DISTINCT stack, func, file FROM python.frame WHERE depth = 0) AS f USING (stack)
   WHERE {inside} AND s.cpu_ns > 0 GROUP BY ALL) AS own JOIN step USING (piece)"""
 _PER_SECOND = """
-SELECT {piece} AS piece, {function} AS key,
+SELECT {piece} AS piece, f.func AS key, f.file AS file,
        SUM(s.cpu_ns) / 1e7 / {piece_s} AS value
 FROM python.stack_sample AS s JOIN (
   SELECT DISTINCT stack, func, file FROM python.frame WHERE depth = 0) AS f USING (stack)
 WHERE {inside} AND s.cpu_ns > 0 GROUP BY ALL"""
 FUNCTIONS_OF_STEPS = Measure(
-    "function", A_STEP, _PER_STEP.replace("{function}", _NAME), LESS, 5.0, 20.0,
+    "function", A_STEP, _PER_STEP, LESS, 5.0, 20.0,
     is_keyed=True, has_zeros=True,
 )  # fmt: skip
 FUNCTIONS = Measure(
-    "function", "% of a core", _PER_SECOND.replace("{function}", _NAME), NEITHER, 1.0, 5.0, False,
+    "function", "% of a core", _PER_SECOND, NEITHER, 1.0, 5.0, False,
     is_keyed=True, least=1.0, has_zeros=True,
 )  # fmt: skip
 MODULES = Measure(

@@ -46,7 +46,7 @@ class _Frame:
 
 def read_waits(recording: FrozenRecording, cut: Period) -> dict[str, Pieces]:
     """Return the time that threads waited in each piece, by the name of the measure and its key."""
-    stacks: dict[int, Frames] = {}
+    stacks, folder = dict[int, Frames](), recording.sessions[0].meta.cwd
     for row in recording.query(_FRAMES.format(**cut.words)).to_pylist():
         stacks.setdefault(row["stack"], []).append((row["func"], row["file"]))
     has_mine = any(find_owner(one) == MINE for one in recording.query(_FILES)["file"].to_pylist())
@@ -57,7 +57,7 @@ def read_waits(recording: FrozenRecording, cut: Period) -> dict[str, Pieces]:
         if key not in known:
             stack, is_main, kind = key
             frames = stacks.get(stack, [])
-            known[key] = _name_wait(frames, kind, is_main=is_main, has_mine=has_mine)
+            known[key] = _name_wait(frames, kind, folder, is_main=is_main, has_mine=has_mine)
         words = known[key]
         if words is None or not 0 <= row["piece"] < cut.count:
             continue
@@ -73,7 +73,7 @@ def read_waits(recording: FrozenRecording, cut: Period) -> dict[str, Pieces]:
 
 
 def _name_wait(
-    frames: Frames, kind: str | None, *, is_main: bool, has_mine: bool
+    frames: Frames, kind: str | None, folder: str | None, *, is_main: bool, has_mine: bool
 ) -> tuple[str, str] | None:
     """Return where a stack waits and for what; None if its thread has nothing to do."""
     path = [_Frame(func, file) for func, file in reversed(frames)]
@@ -81,4 +81,4 @@ def _name_wait(
         return None
     own = next((one for one in frames if find_owner(one[1]) == MINE), frames[0])
     what = describe_wait(frames, kind) or "something in C (a lock, a file)"
-    return f"{own[0]} ({shorten_file(own[1])}), waiting", f"waiting for {what}"
+    return f"{own[0]} ({shorten_file(own[1], folder)}), waiting", f"waiting for {what}"

@@ -9,6 +9,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict, dataclass, field
 
 from sonde.advice.verdict import LEVELS, Evidence, Number, Verdict, summarize
+from sonde.analysis.code_names import shorten_file
 from sonde.analysis.hot_places import HotPlace
 from sonde.markup import PctBar, show_box, show_table
 from sonde.words import show_bytes, show_duration
@@ -73,6 +74,7 @@ class Advice:
     outcomes: Sequence[Outcome] = field(default=())
     looked_at: int | None = None  # processes that were looked at one by one; None: all
     places: Sequence[HotPlace] = field(default=())  # where the time went, if nothing bad was found
+    folder: str | None = None  # where the program began: short names of files start there
 
     @property
     def worst(self) -> str | None:
@@ -87,7 +89,7 @@ class Advice:
             show_box(
                 f"{one.severity.upper()}: {one.title}",
                 [", ".join(show_evidence(name, value) for name, value in one.evidence.items()),
-                 *([one.line] if one.line else ()), f"Next: {one.todo}"],
+                 *([shorten_file(one.line, self.folder)] if one.line else ()), f"Next: {one.todo}"],
                 severity=one.severity,
             )
             for one in self.findings
@@ -95,7 +97,8 @@ class Advice:
         if not boxes:
             boxes = [show_box(f"Nothing is wrong: {looked} rules looked", ())]
         if self.places:
-            rows = [(PctBar(one.share_pct), one.state, one.func, f"{one.file}:{one.line}", one.what)
+            rows = [(PctBar(one.share_pct), one.state, one.func,
+                     f"{shorten_file(one.file, self.folder)}:{one.line}", one.what)
                     for one in self.places]  # fmt: skip
             boxes.append(show_table(("share", "state", "function", "line", "call"), rows))
         return "".join(boxes)

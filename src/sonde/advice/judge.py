@@ -186,6 +186,7 @@ def judge(
         show_moment(period.start_ns), show_moment(period.end_ns), period.piece_s, period.count,
         period.warm_up_s, [_name(session) for session in sessions], findings, outcomes,
         looked_at=None if whole is None else len(recording.sessions),
+        folder=sessions[0].meta.cwd if sessions else None,
     )  # fmt: skip
 
 

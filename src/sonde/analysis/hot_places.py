@@ -52,16 +52,17 @@ def list_places(tree: CodeTree, most: int = 6, least_pct: float = 5.0) -> list[H
             word = ("working", "waiting")[state]
             found.append(HotPlace(func, file, line, call, find_kind(call), word,
                                   round(time_ns / 1e9, 3), round(share, 1),
-                                  _name_caller(callers[key])))  # fmt: skip
+                                  _name_caller(callers[key], tree.profile.folder)))  # fmt: skip
     return found
 
 
-def _name_caller(callers: dict[CodeNode, int]) -> str:
+def _name_caller(callers: dict[CodeNode, int], folder: str | None) -> str:
     """Return who called most of the time, if that is one line of a file."""
     by_line: dict[str, int] = {}
     for node, time_ns in callers.items():
         is_told = node.step.file and node.step.name != "<module>"
-        name = f"{node.step.name} ({shorten_file(node.step.file)}:{node.line})" if is_told else ""
+        place = f"{shorten_file(node.step.file, folder)}:{node.line}"
+        name = f"{node.step.name} ({place})" if is_told else ""
         by_line[name] = by_line.get(name, 0) + time_ns
     best = max(by_line, key=by_line.__getitem__)
     return best if 2 * by_line[best] > sum(by_line.values()) else ""

@@ -113,6 +113,7 @@ class Profile:
 
     def __init__(self, recording: Recording, selection: Selection) -> None:
         self.selection, self.recording = selection, recording
+        self.folder = recording.sessions[0].meta.cwd  # where the program began: names start there
         self.processes = _list_processes(recording)
         # The processes and the names of their threads, as SQL to build on.
         self.named_sql = _NAMED.format(processes=", ".join(list_parts(recording)))

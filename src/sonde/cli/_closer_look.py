@@ -58,7 +58,8 @@ class CloserLook:
         known = {one.rule for one in findings}
         for one in self.advice.findings:
             if one.rule not in known:
-                yield f"  only now: {one.severity}: {one.title}  [{one.rule}]  {one.line}"
+                line = shorten_file(one.line, self.advice.folder)
+                yield f"  only now: {one.severity}: {one.title}  [{one.rule}]  {line}"
         total = self.native.total()
         for stack, count in self.native.most_common(_INNER):
             yield f"  native: {count} of {total} times in {stack}"
@@ -71,14 +72,14 @@ def look_closer(target: str, seconds: float) -> CloserLook:
                 if one.is_alive() and one.host == os.uname().nodename][:_MOST]  # fmt: skip
     if not sessions:
         raise ConfigError(f"{target} does not run on this machine: there is nothing to look at")
-    pids = [one.pid for one in sessions]
+    pids, folder = [one.pid for one in sessions], sessions[0].meta.cwd
     print(f"sonde: looking closer at {_name(pids)} for {seconds:g} s", file=sys.stderr)
     native, notes = Counter[str](), list[str]()
     with _sample_faster(sessions) as before_s:
         end = time.monotonic() + seconds
         for at in range(_NATIVE):
             if not notes:
-                notes += _read_native(pids, native)
+                notes += _read_native(pids, folder, native)
             time.sleep(max(0.0, (end - time.monotonic()) / (_NATIVE - at)))
         # It ends before the samples are slower again.
         advice = advise(target, since=f"{seconds:g}s", piece_s=seconds / _PIECES)
@@ -102,7 +103,7 @@ def _sample_faster(sessions: Sequence[Session]) -> Iterator[float]:
                 configure(one, {_KEY: every_s}, _ANSWER_S)
 
 
-def _read_native(pids: Sequence[int], found: Counter[str]) -> list[str]:
+def _read_native(pids: Sequence[int], folder: str | None, found: Counter[str]) -> list[str]:
     """Count the innermost functions of each main thread; return why that is not possible."""
     from sonde.attach import native  # only here: it is seldom asked for
 
@@ -115,8 +116,9 @@ def _read_native(pids: Sequence[int], found: Counter[str]) -> list[str]:
             inner = [frame for frame in one.frames[:_INNER] if frame.is_native]
             words = [f"{frame.func} ({os.path.basename(frame.file)})" for frame in inner]
             first = next((frame for frame in one.frames if not frame.is_native), None)
-            at = "" if first is None else f"{first.func} ({shorten_file(first.file)}:{first.line})"
-            found[" < ".join([*words, at])] += 1
+            if first is not None:
+                words.append(f"{first.func} ({shorten_file(first.file, folder)}:{first.line})")
+            found[" < ".join(words)] += 1
     return []
 
 

@@ -24,7 +24,7 @@ def draw_nodes(
     """Draw nodes, callers first: numbers, name, place and source line of each."""
     coloured = file.isatty() and environ.uses_colour()
     width = shutil.get_terminal_size().columns if file.isatty() else 160
-    folder = tree.profile.recording.sessions[0].meta.cwd
+    folder = tree.profile.folder
     guides = _draw_guides(nodes)
     labels = [guide + name(node) for guide, (_, node) in zip(guides, nodes, strict=True)]
     places = [_show_place(node, folder) for _, node in nodes]

@@ -112,7 +112,7 @@ def _draw_advice(advice: Advice, everything: bool, file: IO[str], look: CloserLo
     for at, finding in enumerate(advice.findings):
         if at:
             file.write("\n")
-        _write_lines(_describe_finding(finding, file, colour), file)
+        _write_lines(_describe_finding(finding, advice.folder, file, colour), file)
     if advice.findings:
         file.write("\n" + fill(_describe_coverage(advice), file) + "\n")
     places = _describe_places(advice if look is None else look.advice)
@@ -133,7 +133,7 @@ def _describe_places(advice: Advice) -> Iterator[str]:
     yield ""
     yield "where the time went (`sonde tree` shows all of it):"
     for place in advice.places:
-        at = f" ({shorten_file(place.file)}:{place.line})" if place.file else ""
+        at = f" ({shorten_file(place.file, advice.folder)}:{place.line})" if place.file else ""
         at += f" < {place.caller}" if place.caller else ""
         what = f": {place.what}" if place.what and place.func else place.what
         time = show_duration(place.time_s * 1e9)
@@ -171,7 +171,9 @@ def _count(number: int, one: str, many: str) -> str:
     return f"{number} {one if number == 1 else many}"
 
 
-def _describe_finding(finding: Finding, file: IO[str], colour: bool) -> Iterator[str]:
+def _describe_finding(
+    finding: Finding, folder: str | None, file: IO[str], colour: bool
+) -> Iterator[str]:
     """Yield the lines of a finding: the verdict, the evidence, the next step."""
     begin, end = (_COLOURS[finding.severity], "\x1b[0m") if colour else ("", "")
     who = f" ({clean(', '.join(finding.who))})" if finding.who else ""
@@ -187,7 +189,7 @@ def _describe_finding(finding: Finding, file: IO[str], colour: bool) -> Iterator
     if numbers:
         yield from _wrap("evidence", numbers)
     if finding.line:
-        yield from _wrap("code", finding.line)
+        yield from _wrap("code", shorten_file(finding.line, folder))
     yield from _wrap("why", finding.why)
     yield from _wrap("next", finding.todo)
 

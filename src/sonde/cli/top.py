@@ -9,7 +9,6 @@ import time
 from typing import IO, Any
 
 from sonde import settings
-from sonde.analysis.code_names import shorten_file
 from sonde.cli import _options, _table
 from sonde.cli._missing import tell_missing
 from sonde.cli._visit import open_sessions
@@ -19,7 +18,6 @@ from sonde.session import Session, files
 from sonde.tui.page import WINDOWS_S, Choice, list_own_shares, make_page, measure, show_window
 from sonde.tui.process import LONGEST_S, TopProcess, open_processes
 from sonde.tui.team import find_members, sum_shares
-from sonde.tui.tree import Unit
 from sonde.words import show_duration_short, show_share
 
 GROUP = "watch"
@@ -169,14 +167,14 @@ def _list_threads(process: TopProcess, choice: Choice) -> list[dict[str, Any]]:
 
 def _draw(processes: list[TopProcess], choice: Choice, file: IO[str]) -> None:
     """Draw the functions of one process, or of several as a sum, below what each of them did."""
-    folder = processes[0].session.meta.cwd
+    folder = processes[0].folder
     if len(processes) > 1:
         _draw_members(processes, choice, file)
     found, whole = sum_shares(processes, choice)
     found.sort(key=lambda share: (-share.self_ns, -share.total_ns, share.unit))
     rows = [
         (show_share(share.self_ns, whole), show_share(share.total_ns, whole),
-         show_duration_short(share.self_ns), share.unit.func, _show_place(share.unit, folder))
+         show_duration_short(share.self_ns), share.unit.func, share.unit.show_place(folder))
         for share in found
     ]  # fmt: skip
     names = ("self %", "total %", "self", "function", "where")
@@ -193,7 +191,7 @@ def _draw_members(processes: list[TopProcess], choice: Choice, file: IO[str]) ->
         session, usage, unit = member.process.session, member.process.read_usage(), member.unit
         cpu = None if usage is None else f"{usage['user_pct'] + usage['system_pct']:.0f} %"
         more = "" if unit is None else f"{member.more_pct:+.0f} % in {unit.func}"
-        place = "" if unit is None else _show_place(unit, session.meta.cwd)
+        place = "" if unit is None else unit.show_place(member.process.folder)
         rows.append((
             session.rank, session.pid, cpu, f"{member.working_pct:.0f} %",
             f"{member.waiting_pct:.0f} %", more, place,
@@ -204,10 +202,6 @@ def _draw_members(processes: list[TopProcess], choice: Choice, file: IO[str]) ->
     right = [name in ("rank", "pid", "CPU", "working", "waiting") for name in names]
     _table.draw_table(names, rows, file, right)
     file.write(f"\nthe sum of {len(processes)} processes, {show_window(choice.window_s)}\n")
-
-
-def _show_place(unit: Unit, folder: str | None) -> str:
-    return f"{shorten_file(unit.file, folder)}:{unit.line}" if unit.file else ""
 
 
 def _round_pct(part: int, whole: int) -> float:

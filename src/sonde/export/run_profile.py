@@ -26,7 +26,7 @@ class StoredProfile(Profile):
     """The stacks of a result, which does not distinguish threads: all are one."""
 
     def __init__(self, result: Result, weight: str) -> None:
-        self._result = result
+        self._result, self.folder = result, None
         found = result.found
         self.span_ns = (
             found.begin_ns + found.wall_offset_ns,

@@ -171,18 +171,22 @@ def list_own_shares(choice: Choice, weighed: Weighed) -> list[Share]:
 def _make_shares(choice: Choice, process: TopProcess) -> Page:
     weighed = measure(choice, process)
     rows = [
-        _make_share(share, weighed.whole, show_duration_short(share.self_ns), share.self_ns)
+        _make_share(
+            process, share, weighed.whole, show_duration_short(share.self_ns), share.self_ns
+        )
         for share in list_own_shares(choice, weighed)
     ]
     note = "" if rows else _explain_nothing(choice, process)
     return Page(_make_title(choice, process), _SHARES, rows, 0, note)
 
 
-def _make_share(share: Share, whole: int, third: str, value: object) -> PageRow:
+def _make_share(
+    process: TopProcess, share: Share, whole: int, third: str, value: object
+) -> PageRow:
     unit = share.unit
     cells = (
         show_share(share.self_ns, whole), show_share(share.total_ns, whole), third, unit.func,
-        unit.where,
+        unit.show_place(process.folder),
     )  # fmt: skip
     values = (share.self_ns, share.total_ns, value, unit.func, (unit.file, unit.line))
     return PageRow(unit, values, cells, share.self_ns / whole if whole else 0.0)
@@ -248,7 +252,7 @@ def _make_calls(choice: Choice, process: TopProcess) -> Page:
         ("callee", shares.list_callees(weighed, units, number)),
     )
     rows = [
-        _make_share(share, weighed.whole, word, word)._replace(loud=word == "itself")
+        _make_share(process, share, weighed.whole, word, word)._replace(loud=word == "itself")
         for word, found in parts
         for share in sorted(found, key=lambda share: -share.total_ns)
     ]
@@ -270,7 +274,7 @@ def _make_threads(choice: Choice, process: TopProcess) -> Page:
     for load in process.list_loads(window_s):
         unit = process.tree.by_line.names[process.tree.by_line.of[load.place]]
         times = (load.busy_ns, load.cpu_ns, load.gil_ns)
-        name, where = name_thread(load), unit.where
+        name, where = name_thread(load), unit.show_place(process.folder)
         cells = (*(show_share(t, span) for t in times), load.now, name, unit.func, where)
         rows.append(PageRow(load.thread, (*times, load.now, name, unit.func, where), cells))
     title = f"threads · share of the window · {show_window(window_s)}"
@@ -281,27 +285,31 @@ def _make_stacks(choice: Choice, process: TopProcess) -> Page:
     loads = process.list_loads(choice.window_s or LONGEST_S)
     wanted = choice.filter.casefold()
     if wanted:
-        loads = [load for load in loads if wanted in _describe_stack(process.tree, load)]
+        loads = [load for load in loads if wanted in _describe_stack(process, load)]
     root = shares.grow_branches(process.tree, sorted(loads))
-    rows = list(_list_branches(process.tree, root, "", ""))
+    rows = list(_list_branches(process, root, "", ""))
     count = sum(load.now != "ended" for load in loads)
     title = f"stacks of {count} threads, now" if process.is_live else "the last stacks"
     note = "" if rows else _explain_nothing(choice, process)
     return Page(title, _STACKS, rows, len(rows), note)
 
 
-def _describe_stack(tree: StackTree, load: Load) -> str:
+def _describe_stack(process: TopProcess, load: Load) -> str:
+    tree = process.tree
     names = [tree.by_line.names[tree.by_line.of[place]] for place in tree.walk(load.place)]
-    words = [name_thread(load), *(f"{unit.func} {unit.where}" for unit in names)]
+    places = (f"{unit.func} {unit.show_place(process.folder)}" for unit in names)
+    words = [name_thread(load), *places]
     return "\n".join(words).casefold()
 
 
-def _list_branches(tree: StackTree, branch: Branch, first: str, rest: str) -> Iterator[PageRow]:
+def _list_branches(process: TopProcess, branch: Branch, first: str, rest: str) -> Iterator[PageRow]:
     """Yield frames under their callers, indented further only where stacks part."""
+    units = process.tree.by_line
     while True:
         if branch.place >= 0:
-            unit = tree.by_line.names[tree.by_line.of[branch.place]]
-            yield PageRow(branch.place, (), (first + unit.func, unit.where))
+            unit = units.names[units.of[branch.place]]
+            cells = first + unit.func, unit.show_place(process.folder)
+            yield PageRow(branch.place, (), cells)
             first = rest
         if branch.threads or len(branch.below) != 1:
             break
@@ -319,7 +327,7 @@ def _list_branches(tree: StackTree, branch: Branch, first: str, rest: str) -> It
             yield PageRow(("thread", load.thread), (), (text, f"thread {load.thread}"), loud=True)
         else:
             below = list(branch.below.values())[at - len(branch.threads)]
-            yield from _list_branches(tree, below, begin, then)
+            yield from _list_branches(process, below, begin, then)
 
 
 # ---- processes --------------------------------------------------------------------------------
@@ -345,7 +353,7 @@ def _make_process(number: int, process: TopProcess, choice: Choice) -> PageRow:
     main = next((t for t in process.list_loads(window_s) if t.thread == session.pid), None)
     of = process.tree.by_line.of[main.place] if main else 0
     unit = process.tree.by_line.names[of]
-    where = (unit.func, unit.where) if main else ("", "")
+    where = (unit.func, unit.show_place(process.folder)) if main else ("", "")
     cells = [
         *("" if value is None else str(value) for value in head),
         MISSING if cpu_pct is None else f"{cpu_pct:.0f}",

@@ -247,6 +247,11 @@ class TopProcess:
         return shorten_command(" ".join(self.session.meta.argv)) or "?"
 
     @property
+    def folder(self) -> str | None:
+        """Where it began: short names of files start there."""
+        return self.session.meta.cwd
+
+    @property
     def age_s(self) -> float:
         """For how long it has run, or ran."""
         until = self.now_ns if self.is_live else self.samples.newest_ns or self.start_ns

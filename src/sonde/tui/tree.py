@@ -16,10 +16,9 @@ class Unit(NamedTuple):
     file: str
     line: int
 
-    @property
-    def where(self) -> str:
-        """The file and line, as they are shown; empty if the file is not known."""
-        return f"{shorten_file(self.file)}:{self.line}" if self.file else ""
+    def show_place(self, folder: str | None) -> str:
+        """Return the file, from `folder` on, and the line; empty if the file is not known."""
+        return f"{shorten_file(self.file, folder)}:{self.line}" if self.file else ""
 
 
 class Units:

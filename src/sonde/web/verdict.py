@@ -10,6 +10,7 @@ from typing import Any
 from sonde.advice.compare import compare
 from sonde.advice.finding import show_evidence
 from sonde.advice.judge import advise
+from sonde.analysis.code_names import shorten_file
 from sonde.analysis.window import Window
 from sonde.errors import Error
 from sonde.session import Session
@@ -59,7 +60,10 @@ def make_advice(folders: Sequence[str], since: str | None, until: str | None) ->
     advice = advise(folders, since=since, until=until)
     whole = json.loads(advice.to_json())
     for made, finding in zip(whole["findings"], advice.findings, strict=True):
+        made["place"] = shorten_file(finding.line, advice.folder)
         made["shown"] = [show_evidence(name, value) for name, value in finding.evidence.items()]
+    for made, place in zip(whole["places"], advice.places, strict=True):
+        made["place"] = f"{shorten_file(place.file, advice.folder)}:{place.line}"
     return json.dumps(whole)
 
 

@@ -38,7 +38,7 @@ def write(profile: Profile, file: IO[str]) -> None:
         "seconds": (end_ns - start_ns) / 1e9,
         "rest": profile.rest_ns // 1000,
         "samples": sum(stack.samples[0] for stack in profile.stacks),
-        "places": _split(places),
+        "places": _split(places, profile.folder),
         "spread": HUE_SPREAD,
         "legend": LEGEND,
         "threads": threads,
@@ -83,7 +83,7 @@ def _describe(
     }
 
 
-def _split(places: dict[Place, int]) -> dict[str, list[object]]:
+def _split(places: dict[Place, int], folder: str | None) -> dict[str, list[object]]:
     """Return places as columns; each file is named once."""
     files: dict[str, int] = {}
     return {
@@ -91,6 +91,6 @@ def _split(places: dict[Place, int]) -> dict[str, list[object]]:
         "file": [files.setdefault(place.file, len(files)) for place in places],
         "line": [place.line for place in places],
         "files": list(files),
-        "short": [shorten_file(file) for file in files],
+        "short": [shorten_file(file, folder) for file in files],
         "hues": [HUES[find_owner(file)] for file in files],
     }

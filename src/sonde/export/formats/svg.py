@@ -53,7 +53,7 @@ def write(profile: Profile, file: IO[str]) -> None:
     )
     file.write(head)
     for box in boxes:
-        file.write(_draw(box, root.total[by]))
+        file.write(_draw(box, root.total[by], profile.folder))
     file.write(fill(foot, SCRIPT=read_asset("svg.js")))
 
 
@@ -78,13 +78,13 @@ def _lay_out(root: CallNode[Place | str], by: int) -> tuple[list[Box], int]:
     return boxes, hidden
 
 
-def _draw(box: Box, total_ns: int) -> str:
+def _draw(box: Box, total_ns: int, folder: str | None) -> str:
     y = _HEAD + box.depth * _ROW  # the root on top: what matters is on the first screen
     name = clean(box.name.label if isinstance(box.name, Place) else str(box.name))
     share = 100 * box.total_ns / max(1, total_ns)
     total, own = show_duration(box.total_ns), show_duration(box.own_ns)
     title = f"{name}\n{total}, {share:.2f} %; itself {own}"
-    short = _shorten(box.name, box.width) if isinstance(box.name, Place) else name
+    short = _shorten(box.name, folder, box.width) if isinstance(box.name, Place) else name
     place = f'x="{box.x:.2f}" width="{box.width:.2f}"'
     return (
         f'<g class="f"><title>{escape(title)}</title>'
@@ -93,9 +93,9 @@ def _draw(box: Box, total_ns: int) -> str:
     )
 
 
-def _shorten(place: Place, width: float) -> str:
+def _shorten(place: Place, folder: str | None, width: float) -> str:
     """Return the name of a function, and where it is if there is room for all of that."""
-    whole = clean(f"{place.func}  {shorten_file(place.file)}:{place.line}")
+    whole = clean(f"{place.func}  {shorten_file(place.file, folder)}:{place.line}")
     return whole if place.file and len(whole) <= (width - 6) / _CHAR else clean(place.func)
 
 

@@ -226,7 +226,7 @@ function drawVerdict(advice, problem, of = "") {
   if (!worst) {
     const sentence = advice.summary || `Nothing is wrong: ${plural(clear, "rule")} looked`;
     place.className = clear ? "clear" : "info";
-    const places = advice.places.slice(0, 3).map((one) => make("li", {}, make("b", { text: `${one.share_pct.toFixed(0)} % ` }), `${one.state} in ${clean(one.func || one.call, 60)} (${clean(one.file.split("/").slice(-1)[0], 60)}:${one.line})`));
+    const places = advice.places.slice(0, 3).map((one) => make("li", {}, make("b", { text: `${one.share_pct.toFixed(0)} % ` }), `${one.state} in ${clean(one.func || one.call, 60)} (${clean(one.place, 80)})`));
     fill(place, make("div", { class: "level" }, make("b", { text: clear ? "✔" : "ℹ" }), clear ? "clear" : "unknown"),
       make("div", {}, make("h2", { text: clean(sentence[0].toUpperCase() + sentence.slice(1)) }),
         places.length ? make("ul", {}, make("li", { class: "dim", text: "where the time went:" }), ...places) : advice.pieces ? make("p", { class: "dim", text: `${plural(advice.pieces, "piece")} of ${advice.piece_s} s ${advice.pieces === 1 ? "was" : "were"} judged` }) : null),
@@ -237,12 +237,11 @@ function drawVerdict(advice, problem, of = "") {
   const who = worst.who.length ? ` (${worst.who.slice(0, 4).join(", ")})` : "";
   fill(place, make("div", { class: "level" }, make("b", { text: SEVERITY[worst.severity] || "▲" }), worst.severity),
     make("div", {}, make("h2", { text: clean(worst.title + who) }),
-      make("p", { class: "evidence", title: clean([worst.line || "", ...worst.shown].join("\n"), 2000) }, make("span", { class: "dim", text: "Evidence: " }), worst.line ? make("code", { text: `${clean(shortenPlace(worst.line), 160)}  ` }) : null,
+      make("p", { class: "evidence", title: clean([worst.line || "", ...worst.shown].join("\n"), 2000) }, make("span", { class: "dim", text: "Evidence: " }), worst.line ? make("code", { text: `${clean(worst.place, 160)}  ` }) : null,
         make("span", { class: "dim", text: `confidence ${worst.sureness}${worst.lost_pct === null ? "" : `, about ${worst.lost_pct.toFixed(0)} % of the time lost`}; ` }), clean(worst.shown.join(", "), 600)),
       make("p", { class: "next", title: clean(worst.todo, 2000) }, make("span", { class: "dim", text: "Next: " }), clean(worst.todo, 500))),
     make("div", { class: "more" }, button, notJudged));
 }
-const shortenPlace = (text) => text.replace(/^\/(?:[^/]+\/)*([^/]+\/[^/]+:\d+)/, "$1");  // a file and its folder
 const RULE_ORDER = ["found", "a little", "failed", "clear", "abstained"];
 const sortRules = (outcomes) => [...outcomes].sort((one, other) => RULE_ORDER.indexOf(one.state) - RULE_ORDER.indexOf(other.state));
 function showRules(advice) {
