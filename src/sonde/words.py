@@ -152,6 +152,11 @@ def clean(text: str) -> str:
     return "".join(c if c.isprintable() else c.encode("unicode_escape").decode() for c in text)
 
 
+def make_utf8(value: object) -> object:
+    """Escape what UTF-8 cannot hold of a text: a word of a command line may be any bytes."""
+    return value.encode("utf-8", "backslashreplace").decode() if isinstance(value, str) else value
+
+
 def name_program(argv: object) -> str:
     """Return what people call a program: the script or module, without folder and interpreter."""
     words = [str(word) for word in argv] if isinstance(argv, list) else []

@@ -20,7 +20,7 @@ from sonde import cli
 from sonde.cli import _terminal
 from sonde.session.target import find_sessions
 
-HOSTILE = "\x1b]0;owned\x07\x9b2J\x1b[2Jx\r"
+HOSTILE = "\x1b]0;owned\x07\x9b2J\x1b[2J\x1b[31mred\r"
 COLOUR = re.compile(r"\x1b\[[0-9;]*m")
 CURSOR = re.compile(r"\x1b\[(\?1049|\?25)?[hlHJK]")
 
@@ -28,8 +28,12 @@ CURSOR = re.compile(r"\x1b\[(\?1049|\?25)?[hlHJK]")
 def test_everything_but_lines_and_our_colours_is_escaped() -> None:
     text = f"\x1b[1mbold\x1b[0m\t{HOSTILE}\n\udc80\u202e"
     assert _terminal.clean_text(text) == (
-        "\x1b[1mbold\x1b[0m\t\\x1b]0;owned\\x07\\x9b2J\\x1b[2Jx\\r\n\\udc80\\u202e"
+        "\x1b[1mbold\x1b[0m\t\\x1b]0;owned\\x07\\x9b2J\\x1b[2J\x1b[31mred\\r\n\\udc80\\u202e"
     )
+
+
+def test_a_text_that_we_do_not_colour_has_no_colour() -> None:
+    assert _terminal.clean_lines("a\t\x1b[31mb\n\x9b1m") == "a\t\\x1b[31mb\n\\x9b1m"
 
 
 def test_our_own_control_sequences_are_sent_as_they_are() -> None:
@@ -122,3 +126,17 @@ def test_a_name_that_is_not_text_is_no_reason_to_fail(pid: int, sonde_cli, tmp_p
         done = sonde_cli(*words)
         assert done.returncode == 0 and "Traceback" not in done.stderr, done
         assert "udc80" in done.stdout
+    for form in ("csv", "json", "arrow", "parquet"):
+        done = sonde_cli("ps", "--format", form, "-o", tmp_path / form)
+        assert done.returncode == 0 and done.stderr == "", done
+        assert b"udc80" in (tmp_path / form).read_bytes()
+
+
+@pytest.mark.parametrize("words", (
+    ("ps", "--format", "csv"), ("tree", "PID", "--thread", "nobody"), ("stacks", "/\x1b[31mred"),
+))  # fmt: skip
+def test_no_colour_of_a_name_reaches_the_terminal(
+    words: tuple[str, ...], pid: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    _code, drawn = show(monkeypatch, *(str(pid) if word == "PID" else word for word in words))
+    assert "31mred" in drawn and "\x1b[31mred" not in drawn

@@ -68,8 +68,9 @@ def _tell_left_out() -> None:
     if found := _take_left_out():
         first, *others = found
         more = f" and {len(others)} more" if others else ""
-        print(f"sonde: {_terminal.clean_text(first)}{more}: not what was archived under this name, "
-              "so the rows are left out; sonde.loss counts them", file=sys.stderr)  # fmt: skip
+        print(f"sonde: {_terminal.clean_lines(first)}{more}: not what was archived under "
+              "this name, so the rows are left out; sonde.loss counts them",
+              file=sys.stderr)  # fmt: skip
 
 
 def _take_left_out() -> list[str]:
@@ -109,7 +110,7 @@ def _try(arguments: list[str]) -> int:
 
 
 def _say(error: Error) -> int:
-    text = f"sonde: {_terminal.clean_text(str(error))}"
+    text = f"sonde: {_terminal.clean_lines(str(error))}"
     # A message of several lines, such as an error in SQL with its place, is laid out already.
     print(text if "\n" in text else _terminal.fill(text, sys.stderr), file=sys.stderr)
     return error.exit_code

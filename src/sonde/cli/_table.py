@@ -16,7 +16,7 @@ from typing import IO, TYPE_CHECKING, Any
 from sonde import environ
 from sonde.cli import _pager, _terminal
 from sonde.errors import Error
-from sonde.words import clean
+from sonde.words import clean, make_utf8
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -61,7 +61,8 @@ def write_records(
         import pyarrow as pa
 
         schema = pa.schema([(name, pa.type_for_alias(kind)) for name, kind in kinds.items()])
-        write_rows(pa.Table.from_pylist(list(records), schema=schema), form, output)
+        rows = [dict(zip(names, map(make_utf8, row), strict=True)) for row in cells]
+        write_rows(pa.Table.from_pylist(rows, schema=schema), form, output)
 
 
 def _write_text_form(
@@ -70,7 +71,7 @@ def _write_text_form(
     if form == "json":
         write_text(output, lambda file: _write_json(names, parts, file))
     elif output is None and sys.stdout.isatty():
-        _write_csv(names, parts, sys.stdout)
+        _write_csv(names, parts, sys.stdout, _terminal.clean_lines)
     else:
         _write_binary(output, form, lambda file: _write_csv_bytes(names, parts, file))
 
@@ -111,17 +112,19 @@ def _write_binary(output: str | None, form: str, write: Callable[[IO[bytes]], No
 
 def _write_csv_bytes(names: list[str], parts: Iterable[Rows], file: IO[bytes]) -> None:
     # In UTF-8, whatever the encoding of stdout is.
-    text = io.TextIOWrapper(file, "utf-8", newline="", write_through=True)
+    text = io.TextIOWrapper(file, "utf-8", "backslashreplace", newline="", write_through=True)
     try:
         _write_csv(names, parts, text)
     finally:
         text.detach()
 
 
-def _write_csv(names: list[str], parts: Iterable[Rows], file: IO[str]) -> None:
-    file.write(",".join(map(_csv_field, names)) + "\n")
+def _write_csv(
+    names: list[str], parts: Iterable[Rows], file: IO[str], tidy: Callable[[str], str] = str
+) -> None:
+    file.write(tidy(",".join(map(_csv_field, names)) + "\n"))
     for part in parts:
-        file.write("".join([",".join(map(_csv_field, row)) + "\n" for row in part]))
+        file.write(tidy("".join([",".join(map(_csv_field, row)) + "\n" for row in part])))
 
 
 def _csv_field(value: object) -> str:

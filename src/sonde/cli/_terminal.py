@@ -17,11 +17,18 @@ if TYPE_CHECKING:
     from typing import IO, Any
 
 _OWN = re.compile(r"(\x1b\[(?:0|1|2|3[1236]|1;3[136])m|[\n\t])")
+_LAYOUT = re.compile(r"([\n\t])")
 
 
 def clean_text(text: str) -> str:
     """Escape everything in a text of several lines but line breaks, tabs and our colours."""
     return "".join(one if _OWN.fullmatch(one) else clean(one) for one in _OWN.split(text))
+
+
+def clean_lines(text: str) -> str:
+    """Escape everything but line breaks and tabs: in a text that we do not colour, a colour is
+    somebody else's, and would stay for all that follows."""
+    return "".join(one if _LAYOUT.fullmatch(one) else clean(one) for one in _LAYOUT.split(text))
 
 
 def send(stream: IO[str], text: str) -> None:

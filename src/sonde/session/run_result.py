@@ -8,7 +8,7 @@ from collections.abc import Callable, Iterator, Sequence
 from sonde.errors import Error
 from sonde.session.records import RunResult
 from sonde.session.stack_table import WEIGHTS
-from sonde.words import count_things
+from sonde.words import clean, count_things
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -169,9 +169,8 @@ class Result:
         for row in self.table(weight, limit):
             place = os.path.basename(str(row["file"]))
             where = f" ({place}:{row['line']})" if place else ""
-            lines.append(
-                f"  {row['self_pct']:5.1f}% {row['total_pct']:5.1f}%  {row['func']}{where}"
-            )
+            name = clean(f"{row['func']}{where}")
+            lines.append(f"  {row['self_pct']:5.1f}% {row['total_pct']:5.1f}%  {name}")
         if self.folder:
             how = f"sonde profile results {self.run_id} --to flamegraph"
             lines.append(f"  everything: {self.folder}; as a picture: {how}")
