@@ -10,6 +10,7 @@ import pytest
 import sonde
 from sonde.analysis.heap import list_grown_lines
 from sonde.session import list_sessions
+from support.needs import need
 
 START = """\
 import sonde
@@ -216,3 +217,50 @@ def test_arrays_of_numpy_are_known_by_line(run, root) -> None:
     assert found["churn"]["alive"] < 10_000_000
     # All of it, what the import keeps, and the array that was enlarged to 32 MB.
     assert 90_000_000 < found["<module>"]["alive"] < 120_000_000
+
+
+TENSORS = """
+import os, threading, time
+def keep(n):
+    return [torch.empty(250_000) for _ in range(n)]
+def churn():
+    for _ in range(200):
+        torch.empty(250_000).add_(1)
+def keep_graph():
+    weight = torch.ones(250_000, requires_grad=True)
+    return [(weight * 2).exp().sum() for _ in range(30)]
+kept = keep(60)
+churn()
+losses = keep_graph()
+threads = [threading.Thread(target=churn) for _ in range(3)]
+for thread in threads: thread.start()
+for thread in threads: thread.join()
+try:
+    torch.empty(2**60, dtype=torch.uint8)
+except RuntimeError as error:  # thrown in C++, through our function
+    assert "allocate" in str(error), error
+else:
+    raise AssertionError("so much memory is not there")
+sonde.stop()
+kept.clear()  # allocated while we looked, freed when we do not
+keep(20)
+assert float(sum(losses)) > 0
+print("unharmed")
+"""
+
+
+def test_tensors_on_the_cpu_are_known_by_line(run_torch, root) -> None:
+    need("torch")
+    assert run_torch("import torch\n" + START + TENSORS).stdout == "unharmed\n"
+    rows = read(
+        root,
+        "SELECT f.func, SUM(alive_bytes)::BIGINT AS alive, SUM(allocated_bytes)::BIGINT AS allocated "
+        "FROM python.heap JOIN (SELECT DISTINCT stack, func FROM python.frame) AS f USING (stack) "
+        "WHERE type IS NULL AND f.func IN ('keep', 'churn', 'keep_graph') GROUP BY 1",
+    )
+    found = {row["func"]: row for row in rows}
+    assert found["keep"]["alive"] == pytest.approx(60_000_000, rel=0.1)
+    # Each loss keeps what exp() gave, and nothing else.
+    assert found["keep_graph"]["alive"] == pytest.approx(31_000_000, rel=0.1)
+    assert found["churn"]["allocated"] == pytest.approx(800_000_000, rel=0.1)
+    assert found["churn"]["alive"] < 10_000_000

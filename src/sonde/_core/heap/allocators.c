@@ -20,14 +20,19 @@
 
 #if SONDE_HAS_FRAMES && !defined(Py_GIL_DISABLED)
 
-enum { SMALL = 512, MEM = 0, OBJ, RAW, DOMAINS, LIBRARY = DOMAINS };
+enum { SMALL = 512, MEM = 0, OBJ, RAW, DOMAINS, LIBRARY = DOMAINS, TORCH, ALL };
 
 static const PyMemAllocatorDomain domains[DOMAINS] = {PYMEM_DOMAIN_MEM, PYMEM_DOMAIN_OBJ, PYMEM_DOMAIN_RAW};
 static void *c_malloc(void *Py_UNUSED(ctx), size_t size) { return malloc(size); }
 static void *c_calloc(void *Py_UNUSED(ctx), size_t n, size_t each) { return calloc(n, each); }
 static void *c_realloc(void *Py_UNUSED(ctx), void *block, size_t size) { return realloc(block, size); }
 static void c_free(void *Py_UNUSED(ctx), void *block) { free(block); }
-static PyMemAllocatorEx before[DOMAINS + 1] = {[LIBRARY] = {NULL, c_malloc, c_calloc, c_realloc, c_free}};
+static void *(*torch_alloc)(size_t);
+static void (*torch_free)(void *);
+static void *call_torch_alloc(void *Py_UNUSED(ctx), size_t size) { return torch_alloc(size); }
+static void call_torch_free(void *Py_UNUSED(ctx), void *block) { torch_free(block); }
+static PyMemAllocatorEx before[ALL] = {[LIBRARY] = {NULL, c_malloc, c_calloc, c_realloc, c_free},
+                                       [TORCH] = {NULL, call_torch_alloc, NULL, NULL, call_torch_free}};
 static int is_whole[DOMAINS]; /* all sizes are counted here; none is passed on to `raw` */
 /* The size of a small block that is being asked for as a larger one; or PROBE, which whoever sees it
  * resets. */
@@ -279,6 +284,15 @@ void *sonde_library_calloc(size_t n, size_t each) { return large_calloc(LIBRARY,
 void *sonde_library_realloc(void *block, size_t size) { return large_realloc(LIBRARY, block, size); }
 void sonde_library_free(void *block) { large_free(LIBRARY, block); }
 
+void sonde_torch_calls(void *alloc, void *release)
+{
+    torch_alloc = (void *(*)(size_t))alloc;
+    torch_free = (void (*)(void *))release;
+}
+
+void *sonde_torch_alloc(size_t size) { return large_malloc(TORCH, size); }
+void sonde_torch_free(void *block) { large_free(TORCH, block); }
+
 /* ---- putting them there ------------------------------------------------------------------------- */
 
 static void probe(int domain, size_t size)
@@ -354,6 +368,9 @@ void *sonde_library_malloc(size_t size) { return malloc(size); }
 void *sonde_library_calloc(size_t n, size_t each) { return calloc(n, each); }
 void *sonde_library_realloc(void *block, size_t size) { return realloc(block, size); }
 void sonde_library_free(void *block) { free(block); }
+void sonde_torch_calls(void *Py_UNUSED(alloc), void *Py_UNUSED(release)) {}
+void *sonde_torch_alloc(size_t size) { return malloc(size); }
+void sonde_torch_free(void *block) { free(block); }
 int sonde_allocators_take(void) { return -ENOSYS; }
 int sonde_allocators_taken(void) { return 0; }
 void sonde_allocators_give_back(void) {}

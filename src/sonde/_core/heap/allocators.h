@@ -17,6 +17,11 @@ void *sonde_library_calloc(size_t n, size_t each);
 void *sonde_library_realloc(void *block, size_t size);
 void sonde_library_free(void *block);
 
+/* What libc10 calls in place of its own functions, which sonde_torch_calls() names before that. They may throw. */
+void sonde_torch_calls(void *alloc, void *release);
+void *sonde_torch_alloc(size_t size);
+void sonde_torch_free(void *block);
+
 /* Take those away that nobody has put another in front of; the rest only pass calls on. With the
  * GIL; after sonde_heap_end(). */
 void sonde_allocators_give_back(void);

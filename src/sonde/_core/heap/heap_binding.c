@@ -120,6 +120,15 @@ static PyObject *heap_add_library(HeapObject *self, PyObject *args)
     return status < 0 ? sonde_raise(status, "slots of that library") : Py_NewRef(Py_None);
 }
 
+static PyObject *heap_add_torch(HeapObject *self, PyObject *args)
+{
+    const char *path;
+    if (!PyArg_ParseTuple(args, "y", &path))
+        return NULL;
+    int status = is_ours(self) ? sonde_torch_tensors_take(path) : -EBUSY;
+    return status < 0 ? sonde_raise(status, "slots of PyTorch") : Py_NewRef(Py_None);
+}
+
 static PyObject *heap_set_every(HeapObject *self, PyObject *args)
 {
     long long every;
@@ -151,6 +160,7 @@ static PyObject *heap_start(HeapObject *Py_UNUSED(self), PyObject *Py_UNUSED(arg
 
 static PyObject *heap_stop(HeapObject *Py_UNUSED(self), PyObject *Py_UNUSED(none)) { Py_RETURN_NONE; }
 static PyObject *heap_add_library(HeapObject *Py_UNUSED(self), PyObject *Py_UNUSED(args)) { Py_RETURN_NONE; }
+static PyObject *heap_add_torch(HeapObject *Py_UNUSED(self), PyObject *Py_UNUSED(args)) { Py_RETURN_NONE; }
 static PyObject *heap_set_every(HeapObject *Py_UNUSED(self), PyObject *Py_UNUSED(args)) { Py_RETURN_NONE; }
 static PyObject *heap_publish(HeapObject *Py_UNUSED(self), PyObject *Py_UNUSED(none)) { Py_RETURN_NONE; }
 static PyObject *heap_is_complete(HeapObject *Py_UNUSED(self), void *Py_UNUSED(closure)) { Py_RETURN_FALSE; }
@@ -162,6 +172,8 @@ static PyMethodDef heap_methods[] = {
     {"stop", (PyCFunction)heap_stop, METH_NOARGS, "Sample no more, and leave the allocators as they were."},
     {"add_library", (PyCFunction)heap_add_library, METH_VARARGS,
      "add_library(path): also sample what this library asks the C library for."},
+    {"add_torch", (PyCFunction)heap_add_torch, METH_VARARGS,
+     "add_torch(path of libc10): also sample the memory of PyTorch's tensors on the CPU."},
     {"set_every", (PyCFunction)heap_set_every, METH_VARARGS, "set_every(every): change that number."},
     {"publish", (PyCFunction)heap_publish, METH_NOARGS, "Write rows of all that has changed."},
     {NULL, NULL, 0, NULL},

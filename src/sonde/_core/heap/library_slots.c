@@ -12,17 +12,52 @@
 #include <errno.h>
 #include <stddef.h>
 
-enum { SLOTS = 4 };
-/* What frees comes first and goes last: no block is sampled whose end would not be seen. */
-static const char *const names[SLOTS] = {"free", "realloc", "calloc", "malloc"};
-static void *const ours[SLOTS] = {(void *)sonde_library_free, (void *)sonde_library_realloc,
-                                  (void *)sonde_library_calloc, (void *)sonde_library_malloc};
-static sonde_linkage_slot slots[SLOTS];
+enum { MOST = 4 };
+
+typedef struct {
+    int count;
+    /* What frees comes first and goes last: no block is sampled whose end would not be seen. */
+    const char *names[MOST];
+    void *ours[MOST];
+    sonde_linkage_slot slots[MOST];
+} watched_calls;
+
+static watched_calls c_library = {
+    4,
+    {"free", "realloc", "calloc", "malloc"},
+    {(void *)sonde_library_free, (void *)sonde_library_realloc, (void *)sonde_library_calloc,
+     (void *)sonde_library_malloc},
+    {{0}},
+};
+/* c10::free_cpu(void *) and c10::alloc_cpu(size_t): whichever allocator PyTorch was built with, the memory
+ * of its tensors on the CPU comes from there. */
+static watched_calls torch_tensors = {
+    2,
+    {"_ZN3c108free_cpuEPv", "_ZN3c109alloc_cpuEm"},
+    {(void *)sonde_torch_free, (void *)sonde_torch_alloc},
+    {{0}},
+};
+
+static void give_back(watched_calls *calls)
+{
+    for (int at = calls->count; at-- > 0;)
+        sonde_linkage_slot_give_back(&calls->slots[at], calls->ours[at]);
+}
+
+static int take(watched_calls *calls)
+{
+    int status = 0;
+    for (int at = 0; at < calls->count && status == 0; at++)
+        status = sonde_linkage_slot_take(&calls->slots[at], calls->ours[at]) < 0 ? -ENOENT : 0;
+    if (status < 0)
+        give_back(calls);
+    return status;
+}
 
 void sonde_library_give_back(void)
 {
-    for (int at = SLOTS; at-- > 0;)
-        sonde_linkage_slot_give_back(&slots[at], ours[at]);
+    give_back(&torch_tensors);
+    give_back(&c_library);
 }
 
 int sonde_library_take(const char *path)
@@ -30,13 +65,24 @@ int sonde_library_take(const char *path)
     void *library = dlopen(path, RTLD_LAZY | RTLD_NOLOAD);
     if (library == NULL)
         return -ENOENT;
-    if (slots[0].at == NULL)
-        sonde_linkage_imports_find(slots, library, RTLD_DEFAULT, names, SLOTS);
+    if (c_library.slots[0].at == NULL)
+        sonde_linkage_imports_find(c_library.slots, library, RTLD_DEFAULT, c_library.names, c_library.count);
     dlclose(library); /* Python never unloads it */
-    int status = 0;
-    for (int at = 0; at < SLOTS && status == 0; at++)
-        status = sonde_linkage_slot_take(&slots[at], ours[at]) < 0 ? -ENOENT : 0;
-    if (status < 0)
-        sonde_library_give_back();
-    return status;
+    return take(&c_library);
+}
+
+int sonde_torch_tensors_take(const char *path)
+{
+    void *library = dlopen(path, RTLD_LAZY | RTLD_NOLOAD);
+    if (library == NULL)
+        return -ENOENT;
+    for (int at = 0; at < torch_tensors.count; at++)
+        if (torch_tensors.slots[at].at == NULL)
+            sonde_linkage_slot_find(&torch_tensors.slots[at], library, torch_tensors.names[at]);
+    dlclose(library);
+    for (int at = 0; at < torch_tensors.count; at++)
+        if (torch_tensors.slots[at].at == NULL)
+            return -ENOENT;
+    sonde_torch_calls(torch_tensors.slots[1].original, torch_tensors.slots[0].original);
+    return take(&torch_tensors);
 }

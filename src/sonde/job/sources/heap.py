@@ -1,4 +1,4 @@
-"""Memory that Python and NumPy allocate, sampled by bytes, with its stack."""
+"""Memory that Python, NumPy and PyTorch (on the CPU) allocate, sampled by bytes, with its stack."""
 
 from __future__ import annotations
 
@@ -18,9 +18,10 @@ NEEDS = ()
 
 _NODES_BYTES = 2 * 2**20
 _SEEN = (
-    "what Python's own allocators and NumPy hand out: PyTorch's and other libraries' is not seen"
+    "what Python's own allocators hand out, NumPy's arrays and PyTorch's tensors on the CPU; the "
+    "memory of other libraries is not seen"
 )
-_UNSEEN = "only what Python's own allocators hand out: NumPy asks for memory in a way of its own"
+_UNSEEN = "the memory of {} is not seen: this build asks for it in a way of its own"
 _NUMPY = ("numpy._core._multiarray_umath", "numpy.core._multiarray_umath")  # since 2.0, and before
 
 
@@ -31,7 +32,14 @@ class Source:
         self._context = context
         self._rows, self._sampling = context.writer(HeapHistory), context.writer(HeapSampling)
         self._heap: _core.Heap | None = None
-        self._watch = ImportWatch(_is_numpy_here, context.guard(self._add_numpy))
+        self._is_taken = False
+        self._watches = [
+            (is_here, add, ImportWatch(is_here, add))
+            for is_here, add in (
+                (_is_numpy_here, context.guard(self._add_numpy)),
+                (_is_torch_here, context.guard(self._add_torch)),
+            )
+        ]
 
     def start(self) -> None:
         if "t" in getattr(sys, "abiflags", ""):
@@ -46,10 +54,11 @@ class Source:
         except OSError as error:
             raise Unavailable(f"the allocators cannot be watched: {error}") from None
         self._heap, self._context.detail = heap, _SEEN
-        if _is_numpy_here():
-            self._add_numpy()
-        else:
-            self._watch.start()
+        for is_here, add, watch in self._watches:
+            if is_here():
+                add()
+            else:
+                watch.start()
 
     def _add_numpy(self) -> None:
         """Also sample what NumPy asks the C library for: it frees that itself."""
@@ -58,10 +67,20 @@ class Source:
             if self._heap is not None and path is not None:
                 self._heap.add_library(os.fsencode(path))
         except OSError:
-            self._context.report(_UNSEEN)
+            self._context.report(_UNSEEN.format("NumPy's arrays"))
+
+    def _add_torch(self) -> None:
+        """Also sample the memory of tensors on the CPU."""
+        folder = os.path.dirname(sys.modules["torch._C"].__file__ or "")
+        try:
+            if self._heap is not None:
+                self._heap.add_torch(os.fsencode(os.path.join(folder, "lib", "libc10.so")))
+        except OSError:
+            self._context.report(_UNSEEN.format("PyTorch's tensors"))
 
     def stop(self) -> None:
-        self._watch.stop()
+        for _is_here, _add, watch in self._watches:
+            watch.stop()
         self._check()
         heap, self._heap = self._heap, None
         if heap is not None:
@@ -84,7 +103,8 @@ class Source:
     def _check(self) -> None:
         """Record that another tool has taken our hooks away, if it has."""
         taken = self._heap is not None and not self._heap.is_complete
-        if taken and self._context.detail in (_SEEN, _UNSEEN):
+        if taken and not self._is_taken:
+            self._is_taken = True
             self._context.report(
                 "another tool, such as tracemalloc, has taken our hooks out of the allocators; "
                 "switch the source off and on again"
@@ -94,3 +114,7 @@ class Source:
 def _is_numpy_here() -> bool:
     # The library is loaded while NumPy is being imported, before the first array is made.
     return any(getattr(sys.modules.get(name), "__file__", None) for name in _NUMPY)
+
+
+def _is_torch_here() -> bool:
+    return getattr(sys.modules.get("torch._C"), "__file__", None) is not None
