@@ -480,12 +480,12 @@ def test_a_change_at_one_moment_is_found_with_its_time() -> None:
 def test_a_change_says_what_takes_longer_since_then() -> None:
     (rule,) = load_rules(["step_change"])
     line = {"file": "/job/a.py", "lineno": 3, "func": "track", "call": None}
-    names = "piece part host pid rank steps step_s begin_us own_s lines"
+    names = "piece part host pid rank steps step_s forward_s backward_s begin_us own_s lines"
     Part = namedtuple("Part", names)
 
     def part(at: int, step_s: float, own_s: float, kind: str | None, s: float, rest: float) -> Part:
         lines = [{**line, "kind": kind, "s": s}, {**line, "lineno": 9, "kind": None, "s": rest}]
-        return Part(at // 10, at, "h", 9, None, 10, step_s, 10**12 + at, own_s, lines)
+        return Part(at // 10, at, "h", 9, None, 10, step_s, 0.0, 0.0, 10**12 + at, own_s, lines)
 
     def judge(kind: str | None, own_s: float, s: float, rest: float = 0.9) -> Verdict:
         old = [part(at, 0.1, 1.0, kind, 0.1, 0.9) for at in range(20)]
@@ -500,3 +500,37 @@ def test_a_change_says_what_takes_longer_since_then() -> None:
     everything = judge(None, 3.0, 0.3, rest=2.7)
     assert everything.fired and (everything.line, everything.lost_pct) == ("", None)
     assert judge(None, 2.0, 0.1).line == ""
+
+
+def test_steps_that_grow_say_what_grows() -> None:
+    def grow(**rates: float) -> Callable[[float], Sequence[dict]]:
+        """Steps of which these parts grow by so many milliseconds a second."""
+
+        def loop(t: float) -> list[dict]:
+            more = {f"{name}_ns": round(STEP[f"{name}_ns"] + rate * MS * t)
+                    for name, rate in rates.items()}  # fmt: skip
+            added = sum(more[name] - STEP[name] for name in more)
+            length = {"dur_ns": STEP["dur_ns"] + added}
+            return [{**STEP, "step": int(t) * 4 + at, **more, **length} for at in range(4)]
+
+        return loop
+
+    (back,) = advise(record(60, torch_step=grow(backward=3)), "slower_steps").findings
+    assert "backward pass" in back.title and back.severity == "warning"
+    assert back.evidence["times_as_long"] > 1.5
+    (both,) = advise(record(60, torch_step=grow(forward=1.5, backward=2)), "slower_steps").findings
+    assert "backward" not in both.title and both.severity == "info"
+    assert advise(record(60, torch_step=grow(backward=0.1)), "slower_steps").findings == []
+    assert advise(record(60, torch_step=grow(backward=-0.7)), "slower_steps").findings == []
+
+
+def test_a_model_of_float64_is_only_mentioned() -> None:
+    def layer(kind: str) -> Callable[[float], Sequence[dict]]:
+        one = {"module": "net", "type": "Linear", "parameters": 100, "own_parameters": 100}
+        return once([{**one, "dtype": kind, "device": "cpu"}])
+
+    wide = record(30, torch_step=steps(), torch_module=layer("float64"))
+    (found,) = advise(wide, "float64_model").findings
+    assert found.severity == "info" and found.evidence["float64_values_pct"] == 100
+    narrow = record(30, torch_step=steps(), torch_module=layer("float32"))
+    assert advise(narrow, "float64_model").findings == []

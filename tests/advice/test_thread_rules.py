@@ -6,7 +6,7 @@ from collections import namedtuple
 
 import pytest
 
-from sonde.advice.rules import gil_bound, input_bound, stalled_waits
+from sonde.advice.rules import gil_bound, input_bound, pool_overhead, stalled_waits
 from sonde.advice.verdict import Limits, Verdict
 
 STALLED = {
@@ -90,3 +90,40 @@ def test_workers_that_rest_are_late_where_others_have_the_processors(
     (found,) = input_bound.judge([Loading(**LOADING | {"cpu_s": cpu_s})], limits)
     assert found.fired and words in found.title
     assert (found.lost_pct is None) == (words != "prefetch")  # mentioned, not warned of
+
+
+# ---- pools of processes ------------------------------------------------------------------------------
+
+POOL = {
+    "piece": 0, "host": "alpha", "task_ns": 1e9, "moving_ns": 6e9, "pickling_ns": 5e9,
+    "readings": 1000, "piece_s": 10.0, "file": "/job/score.py", "lineno": 16, "func": "score_all",
+}  # fmt: skip
+Pool = namedtuple("Pool", POOL)
+
+
+def judge_pool(**change: object) -> Verdict:
+    limits = Limits({name: limit.default for name, limit in pool_overhead.LIMITS.items()})
+    (verdict,) = pool_overhead.judge([Pool(**POOL | change)], limits)
+    return verdict
+
+
+@pytest.mark.parametrize(("pickling_ns", "cause"), [(5e9, "is large"), (1e9, "too small")])
+def test_a_pool_that_hands_over_more_than_it_works_is_a_warning(
+    pickling_ns: float, cause: str
+) -> None:
+    found = judge_pool(pickling_ns=pickling_ns)
+    assert (found.fired, found.severity) == (True, "warning")
+    assert found.line == "/job/score.py:16 in score_all"
+    assert cause in found.title
+
+
+@pytest.mark.parametrize(
+    "change",
+    [
+        {"task_ns": 9e9},  # the work takes longer
+        {"moving_ns": 1e9, "task_ns": 0.0},  # a pool that rests
+        {"moving_ns": 0.0, "task_ns": 0.0, "pickling_ns": 0.0},
+    ],
+)
+def test_another_pool_is_not(change: dict[str, object]) -> None:
+    assert not judge_pool(**change).fired

@@ -6,7 +6,7 @@ import random
 
 import pytest
 
-from sonde.advice.trend import find_growth, fit_line
+from sonde.advice.trend import find_growth, find_order, fit_line
 
 
 def grow(values: list[float]) -> object:
@@ -46,3 +46,10 @@ def test_too_few_pieces_are_not_judged() -> None:
 def test_a_line_through_nothing_is_flat() -> None:
     assert fit_line([]) == (0.0, 0.0)
     assert fit_line([(0, 1), (0, 2)]) == (0.0, 0.0)
+
+
+def test_rising_order_is_one_whatever_the_heights() -> None:
+    assert find_order([1, 2, 4, 900, 901]) == pytest.approx(1)
+    assert find_order([5, 4, 3, 2]) == pytest.approx(-1)
+    assert find_order([1, 2, 3, 2.5, 9, 5]) == pytest.approx(1 - 6 * 4 / (6 * 35))
+    assert find_order([1]) == 0

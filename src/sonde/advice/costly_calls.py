@@ -54,6 +54,13 @@ CALLS = (
         30, stretch=SHORT, is_per_request=True,
     ),
     CostlyCall(
+        "rows_fetched", "Finding and reading the rows of SQL statements takes much of the time",
+        "give the columns that are searched and joined an index (EXPLAIN QUERY PLAN says which "
+        "tables are read whole), ask only for the rows and columns that are used, and let the "
+        "database add up",
+        (), ("sqlite3.Cursor.fetchall", "sqlite3.Cursor.fetchmany"), 35, is_avoidable=False,
+    ),
+    CostlyCall(
         "commit_per_row", "Commits to a database, one after the other, take much of the time",
         "commit once after many rows; each commit waits until the disk has the data",
         ("/sqlalchemy/orm/session.py:commit",),
@@ -87,6 +94,24 @@ CALLS = (
         ("/pandas/core/reshape/concat.py", "/pandas/core/frame.py:append",
          "/numpy/lib/function_base.py:append", "/numpy/lib/_function_base_impl.py:append"),
         share_pct=25, stretch=SHORT,
+    ),
+    CostlyCall(
+        "arrays_joined", "Joining arrays (stack, concatenate, cat) takes much of the time",
+        "if an array grows by a piece at a time, all of it is copied each time: keep the pieces in "
+        "a list and join them once at the end, or make room for all of them first (numpy.empty, "
+        "torch.empty) and write into it",
+        ("/numpy/core/shape_base.py:", "/numpy/_core/shape_base.py:",
+         "/numpy/lib/shape_base.py:column_stack", "/numpy/lib/_shape_base_impl.py:column_stack"),
+        ("torch._C._VariableFunctionsClass.cat", "torch._C._VariableFunctionsClass.concat",
+         "torch._C._VariableFunctionsClass.vstack", "torch._C._VariableFunctionsClass.hstack"),
+        40, is_avoidable=False,
+    ),
+    CostlyCall(
+        "sorting", "Sorting takes much of the time",
+        "if it is the same list again after each change, keep it in order instead "
+        "(bisect.insort, heapq, sortedcontainers), sort once after all changes, or ask only for "
+        "what is needed (min, max, heapq.nlargest)",
+        (), ("list.sort", "builtins.sorted"), 35, is_avoidable=False,
     ),
     CostlyCall(
         "vectorize", "numpy.vectorize runs a Python function for each element",
@@ -305,8 +330,8 @@ CALLS = (
     ),
     CostlyCall(
         "json", "JSON takes much of the time",
-        "use orjson, parse once and pass objects on, or store the data in "
-        "a binary form such as Parquet",
+        "if it is the same text or file again, parse it once and keep the result; use orjson, pass "
+        "objects on instead of text, or store the data in a binary form such as Parquet",
         ("/json/__init__.py", "/json/encoder.py", "/json/decoder.py"), (), 40, is_avoidable=False,
     ),
     CostlyCall(

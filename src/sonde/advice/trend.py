@@ -48,3 +48,15 @@ def find_growth(points: Sequence[tuple[float, float]], fit: float, least: int) -
     if (end_y - mid_y) / (end_x - mid_x) < _STILL * slope:
         return None
     return Trend(end_y - points[0][1], slope, straight)
+
+
+def find_order(values: Sequence[float]) -> float:
+    """Return how far numbers come in rising order, from -1 to 1 (Spearman's rank correlation): one
+    that is far out counts no more than any other."""
+    places = sorted(range(len(values)), key=values.__getitem__)
+    ranks = {at: rank for rank, at in enumerate(places)}
+    count = len(values)
+    if count < 2:
+        return 0.0
+    off = sum((rank - at) ** 2 for at, rank in ranks.items())
+    return 1 - 6 * off / (count * (count**2 - 1))

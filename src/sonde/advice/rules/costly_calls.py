@@ -92,8 +92,9 @@ caller AS (
 hit AS (
   SELECT piece, host, pid, thread, name, file, lineno, func, SUM(wall_ns) AS wall_ns,
          SUM(wall_ns) FILTER (idle) AS idle_ns, SUM(queue_ns) AS queue_ns,
-         SUM(cpu_ns) AS cpu_ns, SUM(stretches) AS stretches, ARG_MAX(total.call, wall_ns) AS call,
-         ARG_MAX(method, wall_ns) AS method, BOOL_OR(outside.depth > caller.depth) AS is_request
+         SUM(cpu_ns) AS cpu_ns, SUM(stretches) AS stretches,
+         ARG_MAX(COALESCE(total.call, ''), wall_ns) AS call, ARG_MAX(method, wall_ns) AS method,
+         BOOL_OR(outside.depth > caller.depth) AS is_request
   FROM total JOIN caller
     ON caller.stack = total.stack AND (caller.call IS NULL OR caller.call = total.call)
   JOIN frame ON frame.stack = caller.stack AND frame.depth = caller.depth

@@ -23,28 +23,32 @@ LIMITS = {
 }
 # A thread that stands at the line all the time does not fight for a lock: nobody gives it back. A
 # line that also works, and not only until it is the thread's turn to run, does more than take one.
+# A server may have a thread for each request: of such, as many count as are alive at a time.
 SQL = f"""
 WITH sample AS (
-  SELECT {{piece}} AS piece, host, pid, thread, stack, wall_ns, queue_ns, idle, wait, call
+  SELECT {{piece}} AS piece, host, pid, thread, stack, wall_ns, cpu_ns, queue_ns, idle, wait, call
   FROM python.stack_sample WHERE {{inside}}),
 place AS ({PLACE}),
 moving AS (
-  SELECT piece, host, pid, thread FROM sample GROUP BY 1, 2, 3, 4
+  SELECT piece, host, pid, thread, SUM(wall_ns) AS alive_ns FROM sample GROUP BY 1, 2, 3, 4
   HAVING COUNT(DISTINCT stack) > 1),
 line AS (
-  SELECT piece, host, pid, thread, file, lineno, func, leaf_file, leaf_func, call,
+  SELECT piece, host, pid, thread, alive_ns, file, lineno, func, leaf_file, leaf_func, call,
          SUM(wall_ns) FILTER (idle AND COALESCE(wait, 'lock') = 'lock') AS waited_ns,
-         COALESCE(SUM(wall_ns - queue_ns) FILTER (NOT idle), 0) AS worked_ns
-  FROM sample SEMI JOIN moving USING (piece, host, pid, thread) JOIN place USING (stack)
+         COALESCE(SUM(LEAST(wall_ns - queue_ns, cpu_ns)) FILTER (NOT idle), 0) AS worked_ns
+  FROM sample JOIN moving USING (piece, host, pid, thread) JOIN place USING (stack)
   GROUP BY ALL),
 alive AS (
-  SELECT piece, host, pid, COUNT(DISTINCT thread) AS threads, COUNT(*) AS readings
-  FROM sample GROUP BY 1, 2, 3),
+  SELECT piece, host, pid, COUNT(*) AS threads, SUM(rows)::BIGINT AS readings,
+         MAX(alive_ns) AS whole_ns
+  FROM (SELECT piece, host, pid, thread, COUNT(*) AS rows, SUM(wall_ns) AS alive_ns
+        FROM sample GROUP BY 1, 2, 3, 4) GROUP BY 1, 2, 3),
 waited AS (
   SELECT piece, host, pid, file, lineno, func, leaf_file, leaf_func, call,
-         COUNT(*) AS waiters, AVG(waited_ns) / 1e7 / {{piece_s}} AS waiting_pct
-  FROM line
-  WHERE waited_ns >= {{waiting_pct}} * 1e7 * {{piece_s}} AND worked_ns < waited_ns / 10
+         ROUND(SUM(alive_ns) / ANY_VALUE(whole_ns))::BIGINT AS waiters,
+         100 * SUM(waited_ns) / SUM(alive_ns) AS waiting_pct
+  FROM line JOIN alive USING (piece, host, pid)
+  WHERE waited_ns >= {{waiting_pct}} / 100 * alive_ns AND worked_ns < waited_ns / 10
   GROUP BY ALL)
 SELECT piece, host, pid, threads, readings, file, lineno, func, leaf_file, leaf_func, call,
        COALESCE(waiters, 0) AS waiters, waiting_pct

@@ -21,7 +21,7 @@ from sonde.words import show_moment
 
 DANGER = True  # it may have begun a minute ago
 MOST = "warning"
-UNLESS = ("cpu_starved",)
+UNLESS = ("cpu_starved", "slower_steps")
 NEEDS = ("python.torch_step.dur_ns",)
 OTHERWISE = "the recording is too short"
 LIMITS = {
@@ -39,11 +39,13 @@ _FEW = 4  # steps in a part
 _PART_US = "(GREATEST({piece_s} / 10, {piece_s} * ({last_piece} + 1) / 600) * 1e6)::BIGINT"
 SQL = f"""
 WITH step AS (
-  SELECT {{piece}} AS piece, epoch_us(ts) // {_PART_US} AS part, host, pid, rank, ts, dur_ns
+  SELECT {{piece}} AS piece, epoch_us(ts) // {_PART_US} AS part, host, pid, rank, ts, dur_ns,
+         forward_ns, backward_ns
   FROM python.torch_step WHERE {{inside}} AND {{main_step}} AND ended_by <> 'end'),
 timed AS (
   SELECT MIN(piece) AS piece, part, host, pid, ANY_VALUE(rank) AS rank, COUNT(*) AS steps,
-         MEDIAN(dur_ns) / 1e9 AS step_s, epoch_us(MIN(ts)) AS begin_us
+         MEDIAN(dur_ns) / 1e9 AS step_s, MEDIAN(forward_ns) / 1e9 AS forward_s,
+         MEDIAN(backward_ns) / 1e9 AS backward_s, epoch_us(MIN(ts)) AS begin_us
   FROM step GROUP BY part, host, pid),
 sample AS (
   SELECT epoch_us(ts) // {_PART_US} AS part, host, pid, stack,
@@ -62,39 +64,49 @@ line AS (
   SELECT part, host, pid, LIST(struct_pack(file, lineno, func, kind, call, s)) AS lines
   FROM spent GROUP BY part, host, pid),
 own AS (SELECT part, host, pid, SUM(s) AS own_s FROM sample GROUP BY part, host, pid)
-SELECT piece, part, host, pid, rank, steps, step_s, begin_us, own_s, lines
+SELECT piece, part, host, pid, rank, steps, step_s, forward_s, backward_s, begin_us, own_s,
+       lines
 FROM timed FULL JOIN own USING (part, host, pid) LEFT JOIN line USING (part, host, pid)
 """
 
 
 def judge(rows: Rows, limits: Limits) -> Iterator[Verdict]:
-    by_process: dict[tuple[str, int], list[Any]] = {}
-    for row in rows:
-        by_process.setdefault((row.host, row.pid), []).append(row)
-    for found in by_process.values():
-        parts = _merge(sorted(found, key=lambda row: row.part))
+    for parts in group_parts(rows, _FEW):
         if len(parts) >= 2 * limits.least:
             yield from _judge_process(parts, limits)
 
 
-def _merge(rows: list[Any]) -> list[Any]:
+def group_parts(rows: Rows, few: int) -> Iterator[list[Any]]:
+    """Yield the parts of each process, in their order, each of which has at least a few steps."""
+    by_process: dict[tuple[str, int], list[Any]] = {}
+    for row in rows:
+        by_process.setdefault((row.host, row.pid), []).append(row)
+    for found in by_process.values():
+        yield _merge(sorted(found, key=lambda row: row.part), few)
+
+
+def _merge(rows: list[Any], few: int) -> list[Any]:
     """Return the parts, put together until each has a few steps: a step may be longer than one, and
     what is seen in the next one then belongs to it."""
     found: list[Any] = []
     for row in rows:
-        if found and (row.steps is None or found[-1].steps < _FEW):
-            found[-1] = _add(found[-1], row)
+        if found and (row.steps is None or found[-1].steps < few):
+            found[-1] = add_parts(found[-1], row)
         elif row.steps is not None:
             found.append(row)
     return found
 
 
-def _add(one: Any, other: Any) -> Any:
+def add_parts(one: Any, other: Any) -> Any:
     """Return two parts as one."""
     steps = one.steps + (other.steps or 0)
-    both = one.step_s * one.steps + (other.step_s or 0.0) * (other.steps or 0)
+    both = {
+        name: (getattr(one, name) * one.steps + (getattr(other, name) or 0.0) * (other.steps or 0))
+        / steps
+        for name in ("step_s", "forward_s", "backward_s")
+    }
     return one._replace(
-        steps=steps, step_s=both / steps, own_s=(one.own_s or 0.0) + (other.own_s or 0.0),
+        **both, steps=steps, own_s=(one.own_s or 0.0) + (other.own_s or 0.0),
         lines=[*(one.lines or ()), *(other.lines or ())],
     )  # fmt: skip
 
@@ -102,17 +114,17 @@ def _add(one: Any, other: Any) -> Any:
 def _judge_process(rows: list[Any], limits: Limits) -> Iterator[Verdict]:
     """All parts of one process at once: there is one moment that divides them best."""
     who = "" if rows[0].rank is None else f"rank {rows[0].rank}"
-    at = _find_change([_net(row) for row in rows], limits)
+    at = _find_change([find_net(row) for row in rows], limits)
     while at is None and len(rows) >= 4 * limits.least:  # on a busy machine few steps say little
-        rows = [_add(*pair) for pair in zip(rows[::2], rows[1::2], strict=False)]
-        at = _find_change([_net(row) for row in rows], limits)
+        rows = [add_parts(*pair) for pair in zip(rows[::2], rows[1::2], strict=False)]
+        at = _find_change([find_net(row) for row in rows], limits)
     if at is None:
         for piece in sorted({row.piece for row in rows}):
             yield Verdict(piece, False, who=who)
         return
     before, after = rows[:at], rows[at:]
-    old_s, new_s = (median(map(_net, side)) for side in (before, after))
-    what, line = _explain(before, after, new_s - old_s, limits)
+    old_s, new_s = (median(map(find_net, side)) for side in (before, after))
+    what, line = explain(before, after, new_s - old_s, limits)
     times = new_s / old_s
     title = (
         f"Since {show_moment(after[0].begin_us * 1000)[11:]} steps take {times:.2g} times as long"
@@ -129,7 +141,7 @@ def _judge_process(rows: list[Any], limits: Limits) -> Iterator[Verdict]:
         )  # fmt: skip
 
 
-def _net(row: Any) -> float:
+def find_net(row: Any) -> float:
     """Return what a step takes without waiting for a processor, which is the doing of others, and
     of which cpu_starved speaks."""
     net_s: float = row.own_s / row.steps if row.own_s else row.step_s
@@ -158,7 +170,7 @@ def _find_change(values: Sequence[float], limits: Limits) -> int | None:
     return at if is_apart else None
 
 
-def _explain(
+def explain(
     before: Sequence[Any], after: Sequence[Any], added_s: float, limits: Limits
 ) -> tuple[str, str]:
     """Return what takes longer, in words, and its line; empty where nothing explains most of it."""
@@ -190,3 +202,12 @@ def _sum_lines(rows: Sequence[Any], steps: int) -> dict[tuple[str, int, str, str
             key = one["file"], one["lineno"], one["func"], one["kind"]
             found[key] = found.get(key, 0.0) + one["s"] / steps
     return found
+
+
+def find_top_line(rows: Sequence[Any]) -> str:
+    """Return the line with the most time; empty if none is known."""
+    spent = _sum_lines(rows, 1)
+    if not spent:
+        return ""
+    file, lineno, func, _kind = max(spent, key=spent.__getitem__)
+    return show_place(file, lineno, func)
