@@ -109,6 +109,7 @@ class _Pieces:
 
     def __init__(self, text: str) -> None:
         self._text = text
+        self._hopeless = set[int]()  # of events that are longer than a piece
         self._cut(0)
 
     def _cut(self, at: int) -> None:
@@ -147,7 +148,8 @@ class _Pieces:
         try:
             event, end = _DECODER.raw_decode(text)
         except (ValueError, RecursionError):
-            event, end = _read_damaged(_Loose(text), 0, found)
+            loose = _Loose(text, self._base + at, self._hopeless)
+            event, end = _read_damaged(loose, 0, found)
         return event, at + end
 
 
@@ -167,27 +169,41 @@ def _read_damaged(loose: _Loose, at: int, found: Found) -> tuple[dict[str, Any] 
 
 
 class _Loose:
-    """Reads JSON whose texts may contain quotes: guesses where they end."""
+    """Reads JSON whose texts may contain quotes: guesses where they end.
 
-    def __init__(self, text: str) -> None:
+    `hopeless` are the places of keys (plus `base`) from which no end of an object was found.
+    What is read from there depends on the place alone, so it is read once: without this, every one
+    of many damaged events would be read to the end of the text."""
+
+    def __init__(self, text: str, base: int = 0, hopeless: set[int] | None = None) -> None:
         self.text = text
+        self._base, self._hopeless = base, set[int]() if hopeless is None else hopeless
         # Where each pattern was last searched for, and what was found: a search that begins between
         # the two would find the same.
         self._known: dict[re.Pattern[str], tuple[int, re.Match[str] | None]] = {}
 
     def read_object(self, at: int) -> tuple[dict[str, Any], int]:
+        """Return the object that begins at a place, and where it ends."""
         found: dict[str, Any] = {}
+        passed = list[int]()
         at = self._skip(at + 1)
-        while self.text[at : at + 1] != "}":
-            if self.text[at : at + 1] != '"':
-                raise ValueError
-            key, at = self._read_text(at, _KEY_END)
-            at = self._skip(at)
-            found[key], at = self._read_value(self._skip(at + 1))
-            at = self._skip(at)
-            if self.text[at : at + 1] == ",":
-                at = self._skip(at + 1)
+        try:
+            while self.text[at : at + 1] != "}":
+                passed.append(self._base + at)
+                if self.text[at : at + 1] != '"' or passed[-1] in self._hopeless:
+                    raise ValueError
+                key, value, at = self._read_pair(at)
+                found[key] = value
+        except ValueError:
+            self._hopeless.update(passed)
+            raise
         return found, at + 1
+
+    def _read_pair(self, at: int) -> tuple[str, Any, int]:
+        key, at = self._read_text(at, _KEY_END)
+        value, at = self._read_value(self._skip(self._skip(at) + 1))
+        at = self._skip(at)
+        return key, value, self._skip(at + 1) if self.text[at : at + 1] == "," else at
 
     def _read_value(self, at: int) -> tuple[Any, int]:
         mark = self.text[at : at + 1]
