@@ -58,7 +58,8 @@ held AS (
   FROM history GROUP BY 1, 2, 3, 4 HAVING BOOL_OR(is_inside)),
 place AS ({PLACE}),
 line AS (
-  SELECT host, pid, file, lineno, func, ARG_MAX(type, grown_bytes) AS type,
+  SELECT host, pid, file, lineno, func,
+         NULLIF(ARG_MAX(COALESCE(type, ''), grown_bytes), '') AS type,
          SUM(grown_bytes)::DOUBLE AS grown_bytes
   FROM held JOIN place USING (stack) GROUP BY 1, 2, 3, 4, 5),
 heap AS (
@@ -128,22 +129,23 @@ def _find_level(long: list[list[Any]], growth: float, limits: Limits) -> str:
 
 def _name_line(row: Any, growth: float, limits: Limits) -> tuple[str, str, str]:
     """Return title, next step and line where the heap was recorded: the line that holds most of
-    what was added, or that Python's allocators did not hand it out."""
+    what was added, or that none of them was seen to allocate it."""
     most = row.most
     if most is not None and 100 * most["grown_bytes"] >= limits.heap_pct * growth:
-        kind = f", as {most['type']} objects" if most["type"] else ""
+        kind = f", as {most['type']} objects" if most["type"] else ""  # buffers have no type
         title = (
             f"The memory of the process keeps growing: {most['func']} allocates what stays{kind}"
         )
         todo = (
-            "find who keeps what this line makes (a list, a dict, a cache, a closure), and drop it "
+            "find who keeps what this line makes (a list, a dict, a cache, a closure; of tensors, "
+            "often a loss that is kept with its graph: use `.item()` or `.detach()`), and drop it "
             f"or give it a limit; `sonde memory {row.pid} --since +1min` has the other lines"
         )
         return title, todo, show_place(most["file"], most["lineno"], most["func"])
     title = "The memory of the process keeps growing, outside Python's own heap"
     todo = (
-        "tensors, arrays of a C library, and what the allocator cannot give back do not count as "
-        "Python's heap: look for tensors that are kept (a loss with its graph: use `.item()` or "
-        "`.detach()`), and if nothing is kept, try MALLOC_ARENA_MAX=2 against fragmentation"
+        "what C libraries other than NumPy and PyTorch allocate, and what the allocator cannot give "
+        "back, does not count as Python's heap: look for what is kept of such a library, and if "
+        "nothing is, try MALLOC_ARENA_MAX=2 against fragmentation"
     )
     return title, todo, ""
