@@ -145,7 +145,7 @@ def _name_line(row: Any, growth: float, limits: Limits) -> tuple[str, str, str]:
     title = "The memory of the process keeps growing, outside Python's own heap"
     todo = (
         "what C libraries other than NumPy and PyTorch allocate, and what the allocator cannot "
-        "give back, does not count as Python's heap: look for what is kept of such a library, and if "
-        "nothing is, try MALLOC_ARENA_MAX=2 against fragmentation"
+        "give back, does not count as Python's heap: look for what is kept of such a library, and "
+        "if nothing is, try MALLOC_ARENA_MAX=2 against fragmentation"
     )
     return title, todo, ""
