@@ -32,7 +32,7 @@ def list_values(one: stack_table.ThreadStack) -> tuple[object, ...]:
     frames = [(frame.func, frame.file, frame.line) for frame in one.frames]
     lock = one.lock and {name: getattr(one.lock, name) for name in one.lock.__slots__}
     return (one.thread, one.name, one.t_ns, one.since_ns, one.cpu_ns, one.gil, one.idle, one.wait,
-            one.interpreter, lock, frames)  # fmt: skip
+            one.interpreter, one.has_run, lock, frames)  # fmt: skip
 
 
 def show_stacks(session: Session) -> str:

@@ -51,6 +51,19 @@ def find(found: dict, name: str) -> dict:
     return next(thread for thread in found["threads"] if thread["name"] == name)
 
 
+def test_a_loop_that_sleeps_again_and_again_is_not_said_to_wait_for_long(start, sonde_cli) -> None:
+    process = start(HANGING.format(end="while True: time.sleep(0.01)"))
+    shown: dict[str, str] = {}
+
+    def ask() -> bool:
+        lines = sonde_cli("stacks", process.pid).stdout.splitlines()
+        shown.update((line.split('"')[1], line) for line in lines if line.startswith("Thread"))
+        return "at this line for" in shown["MainThread"]
+
+    wait_for(ask)
+    assert "idle for" in shown["waiter"], shown
+
+
 def test_a_deadlocked_program_shows_every_thread(start, sonde_cli) -> None:
     process = start(HANGING.format(end=DEADLOCK))
     # Names are asked for a moment after a thread is first seen.

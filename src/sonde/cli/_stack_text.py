@@ -110,7 +110,9 @@ class StackText:
             state += f" in interpreter {one.interpreter}"
         words = f"{state}, holds the GIL" if one.gil else state
         if lasted and min(lasted) >= _SHORT_NS:
-            words += f" for {show_duration_short(min(lasted))}"
+            # A loop that sleeps a little, again and again, is always seen asleep, at one line.
+            at = ", at this line" if one.idle and any(each.has_run for each in group) else ""
+            words += f"{at} for {show_duration_short(min(lasted))}"
         python = [(frame.func, frame.file) for frame in one.frames if not frame.is_native]
         wait = describe_wait(python, one.wait) if one.idle else ""
         if one.lock:

@@ -46,6 +46,7 @@ class LastThread(Record):
     wait: str | None
     lock: LastLock | None
     frames: list[tuple[str, str, int]]
+    has_run: bool = False
 
 
 class LastStacks(Record):
@@ -105,7 +106,7 @@ def pick_raised(
 def _pack(one: ThreadStack) -> LastThread:
     return LastThread(
         thread=one.thread, name=one.name, t_ns=one.t_ns, since_ns=one.since_ns, cpu_ns=one.cpu_ns,
-        interpreter=one.interpreter, gil=one.gil, idle=one.idle, wait=one.wait,
+        interpreter=one.interpreter, has_run=one.has_run, gil=one.gil, idle=one.idle, wait=one.wait,
         lock=None if one.lock is None else _pack_lock(one.lock),
         frames=[(frame.func, frame.file, frame.line) for frame in one.frames],
     )  # fmt: skip
@@ -123,6 +124,7 @@ def _unpack(known: LastThread) -> ThreadStack:
     one = ThreadStack(known.thread, known.name, known.t_ns)
     one.since_ns, one.cpu_ns, one.interpreter = known.since_ns, known.cpu_ns, known.interpreter
     one.gil, one.idle, one.wait = known.gil, known.idle, known.wait
+    one.has_run = known.has_run
     one.lock = None if known.lock is None else HeldLock(vars(known.lock))
     one.frames = _make_frames(known.frames)
     return one

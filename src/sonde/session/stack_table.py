@@ -184,18 +184,24 @@ def _cast(buffer: bytearray, kind: str) -> list[int]:
     return memoryview(buffer).cast(kind).tolist()  # type: ignore[call-overload, no-any-return]
 
 
+# Samples of a thread that waits are one row for a second; only one that runs now and then has many
+# rows of one sample in a row. A few are no proof: whoever asks for the stacks ends a row, too.
+_HELD_NS, _FEW = 500_000_000, 4
+
+
 class ThreadStack:
     """The newest stack of a thread."""
 
     __slots__ = (
-        "cpu_ns", "frames", "gil", "idle", "interpreter", "lock", "name", "since_ns", "t_ns",
-        "thread", "wait",
+        "cpu_ns", "frames", "gil", "has_run", "idle", "interpreter", "lock", "name", "since_ns",
+        "t_ns", "thread", "wait",
     )  # fmt: skip
 
     def __init__(self, thread: int, name: str | None, t_ns: int) -> None:
         self.thread, self.name, self.t_ns = thread, name, t_ns
         self.gil = self.idle = False
         self.since_ns: int | None = None  # since when it was seen at no other stack
+        self.has_run = False  # it used the CPU since then: it does not wait for one and the same
         self.cpu_ns = self.interpreter = 0
         self.frames: list[StackFrame] = []  # the innermost first
         self.wait: str | None = None  # what it waits for, as the kernel knows it
@@ -208,12 +214,16 @@ def read_newest(session: Session, since_ns: int = 0) -> list[ThreadStack]:
     cpu, gil, idle, *newer = facts  # older recordings have neither interpreters nor waits
     newest: dict[int, int] = {}
     since: dict[int, int] = {}  # by thread: when the row began from which on its stack is the same
+    short: dict[int, int] = {}  # by thread: rows since then that follow each other and are short
     for at, thread in enumerate(threads):
         if not samples[at] or times[at] < since_ns:
             continue  # without a sample a row has CPU time that came to light later, and no state
         if thread not in newest or times[newest[thread]] <= times[at]:
             if thread not in newest or hashes[newest[thread]] != hashes[at]:
-                since[thread] = times[at] - wall[at]
+                since[thread], short[thread] = times[at] - wall[at], 0
+            elif short[thread] < _FEW:
+                is_short = samples[at] == 1 and wall[at] < _HELD_NS
+                short[thread] = _FEW if not idle[at] else short[thread] + 1 if is_short else 0
             newest[thread] = at
     names, ended = read_threads(session)
     nodes, texts = read_nodes(session), intern.read_texts(session.folder)
@@ -224,7 +234,7 @@ def read_newest(session: Session, since_ns: int = 0) -> list[ThreadStack]:
             continue
         one = ThreadStack(thread, names.get(thread), times[at])
         one.cpu_ns, one.gil, one.idle = cpu[at], bool(gil[at]), bool(idle[at])
-        one.since_ns = since[thread]
+        one.since_ns, one.has_run = since[thread], short[thread] >= _FEW
         one.interpreter = newer[0][at] if newer else 0
         if len(newer) > 1 and 0 <= newer[1][at] < len(texts):
             one.wait = texts[newer[1][at]]

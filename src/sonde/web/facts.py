@@ -137,7 +137,7 @@ def _describe_group(group: Sequence[tuple[Session, ThreadStack]], wait: str) -> 
             for owner, each in group
         ],
         "idle": bool(one.idle), "gil": any(each.gil for _, each in group), "wait": wait,
-        "lasted": min(lasted, default=0),
+        "lasted": min(lasted, default=0), "has_run": any(each.has_run for _, each in group),
         "frames": [
             {"func": frame.func, "file": shorten_file(frame.file, session.meta.cwd),
              "line": frame.line, "owner": find_owner(frame.file),

@@ -125,7 +125,7 @@ function drawNow() {
     const label = group.threads.slice(0, 3).map((one) => (one.name || String(one.thread)) + (many ? ` (${one.rank === null ? one.pid : "rank " + one.rank})` : ""));
     const key = group.threads.map((one) => one.thread).join();
     const title = clean(label.join(", ") + (group.threads.length > 3 ? `, … ${group.threads.length - 3} more` : ""), 120);
-    const words = [group.gil ? "holds the GIL" : "", group.wait ? `waits for ${group.wait}` : "", group.lasted >= 1e9 ? `for ${showTime(group.lasted)}` : ""].filter(Boolean).join(", ");
+    const words = [group.gil ? "holds the GIL" : "", group.wait ? `waits for ${group.wait}` : "", group.lasted >= 1e9 ? `${group.idle && group.has_run ? "at this line " : ""}for ${showTime(group.lasted)}` : ""].filter(Boolean).join(", ");
     const frames = group.frames.slice(0, 30);
     const details = make("details", { class: "stack", "data-key": key }, make("summary", {}, make("b", { text: title }), " ", make("span", { class: `badge ${group.idle ? "" : "run"}`, text: group.idle ? "idle" : "running" }), " ", make("span", { class: "dim", text: words })),
       make("ol", {}, ...frames.map((frame) => make("li", { class: frame.owner, title: clean(frame.source, 200) }, make("b", { class: frame.owner === "mine" ? "" : "dim", text: clean(frame.func, 80) }), make("span", { class: "dim", text: ` ${clean(frame.file, 80)}:${frame.line} ` }), frame.owner === "mine" && frame.source ? make("code", { class: "dim", text: clean(frame.source, 120) }) : null))));
