@@ -109,7 +109,7 @@ class Profile:
 
     unit = "ns"  # of the amounts; and what the weights are called there
     weight_names = WEIGHTS
-    rest_ns = 0  # of threads without work, if they are left out of `stacks`
+    rest: Sequence[Stack] = ()  # of threads without work, if their time is left out of `stacks`
 
     def __init__(self, recording: Recording, selection: Selection) -> None:
         self.selection, self.recording = selection, recording
@@ -143,12 +143,11 @@ class Profile:
     def stacks(self) -> list[Stack]:
         """Every distinct stack of every thread; never empty."""
         rows = self.recording.query(_STACKS.format(selected=self.selected_sql))
-        if not self.selection.idle:
-            rows = self._leave_out_rest(rows)
-        return [
+        found = [
             Stack(thread, frames, (seen, on_cpu, with_gil), (wall, cpu, gil))
             for thread, frames, seen, on_cpu, with_gil, wall, cpu, gil in self._resolve(rows)
         ]
+        return found if self.selection.idle else self._leave_out_rest(found, rows)
 
     def make_owner(self, mine: Sequence[str] = ()) -> Callable[[str], str]:
         """Return a function that says whose code a file is. What fits a pattern of `mine`, or of
@@ -157,29 +156,30 @@ class Profile:
         patterns = (*mine, *(word for text in texts for word in str(text or "").split()))
         return lru_cache(None)(lambda file: find_owner(file, patterns))
 
-    def _leave_out_rest(self, rows: pa.Table) -> pa.Table:
-        """Return the sums of stacks without the time of threads that had no work."""
+    def _leave_out_rest(self, found: list[Stack], rows: pa.Table) -> list[Stack]:
+        """Return stacks without the time of threads that had no work, unless that is all."""
         own, frames = self.make_owner(), self.read_frames()
         has_mine = any(own(frame.file) == MINE for one in frames.values() for frame in one)
         resting = self.recording.query(_RESTING.format(selected=self.selected_sql)).to_pylist()
         at_rest = {
-            (row["part"], row["thread"], row["stack"]): row
+            (row["part"], row["thread"], row["stack"]): (row["samples"], row["wall_ns"])
             for row in resting
             if is_at_rest(
                 frames.get(row["stack"], ()), own, has_mine=has_mine,
                 is_main=row["thread"] == self.processes[row["part"]].pid,
             )
         }  # fmt: skip
-        self.rest_ns = sum(row["wall_ns"] for row in at_rest.values())
-        kept = []
-        for row in rows.to_pylist():
-            rest = at_rest.get((row["part"], row["thread"], row["stack"]))
-            if rest is not None:
-                row["seen"] -= rest["samples"]
-                row["wall"] -= rest["wall_ns"]
-            if row["seen"] or row["wall"] or row["cpu"]:
-                kept.append(row)
-        return rows.from_pylist(kept, schema=rows.schema)
+        kept, rests = [], []
+        keys = (rows[name].to_pylist() for name in ("part", "thread", "stack"))
+        for stack, key in zip(found, zip(*keys, strict=True), strict=True):
+            seen, wall = at_rest.get(key, (0, 0))
+            samples, ns = (stack.samples[0] - seen, *stack.samples[1:]), stack.ns
+            if seen:
+                rests.append(stack._replace(samples=(seen, 0, 0), ns=(wall, 0, 0)))
+            if samples[0] or ns[0] > wall or ns[1]:
+                kept.append(stack._replace(samples=samples, ns=(ns[0] - wall, *ns[1:])))
+        self.rest = rests if kept else ()
+        return kept or found
 
     @property
     def weighed(self) -> list[Stack]:

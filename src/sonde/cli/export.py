@@ -90,9 +90,10 @@ def run(args: argparse.Namespace) -> int:
         print(
             f"wrote {path} ({os.path.getsize(path):,} bytes); open it with {how}", file=sys.stderr
         )
-        if profile.rest_ns:
-            rest = show_duration(profile.rest_ns)
-            print(f"{rest} of threads without work is left out: --idle keeps it", file=sys.stderr)
+        if profile.rest:
+            rest = show_duration(sum(stack.ns[0] for stack in profile.rest))
+            how = "the page can show it" if args.to == "flamegraph" else "--idle keeps it"
+            print(f"{rest} of threads without work is left out: {how}", file=sys.stderr)
     return tell_missing_hosts(recording)
 
 

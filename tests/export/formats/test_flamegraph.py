@@ -6,7 +6,15 @@ import random
 import re
 from pathlib import Path
 
-from sonde.analysis.profile import ProfileFrame, RecordedProcess, RecordedThread, Stack
+from sonde.analysis.profile import (
+    Profile,
+    ProfileFrame,
+    RecordedProcess,
+    RecordedThread,
+    Selection,
+    Stack,
+)
+from sonde.analysis.window import find_window
 from support.browser import drive
 from support.handmade_stacks import (
     FakeRecording,
@@ -102,6 +110,28 @@ def test_the_page_switches_weight_thread_and_direction(tmp_path: Path) -> None:
     # Innermost first: what matmul took, whoever called it; below it, its callers.
     assert said["inverted"].startswith("matmul/job/train.py:40total 60.0 ms (25.00 %)")
     assert said["caller"].startswith("forward/job/train.py:30total 40.0 ms (16.67 %)")
+
+
+def test_idle_time_is_left_out_until_its_switch_is_pressed(tmp_path: Path) -> None:
+    wait = ("Condition.wait", "/opt/lib/python3.12/threading.py", 355, 350)
+    main = ("main", "/job/app.py", 3, 1)
+    recording = FakeRecording().see([main], 10)
+    recording.see([wait], 100, wall=90, cpu=0, gil=False, thread=101)
+    profile = Profile(recording, Selection(find_window(recording, None, None), idle=False))
+    said = drive(write("flamegraph", profile, tmp_path), _PAGE + """
+        const threads = () => [...find("thread").options].filter((one) => !one.hidden).length;
+        const off = [find("idle").textContent, details(), threads()];
+        find("idle").click(); await wait();
+        const on = [find("idle").getAttribute("aria-pressed"), details(), threads()];
+        await press("d"); const again = details();
+        await press("c"); const disabled = find("idle").disabled;
+        return { off, on, again, disabled };
+    """)  # fmt: skip
+    ten = "alltotal 10.0 ms (100.00 %) · self 0 µs (0.00 %)"
+    assert said == {
+        "errors": [], "off": ["Idle 90.0 ms", ten, 2], "again": ten, "disabled": True,
+        "on": ["true", ten.replace("10.0 ms", "100.0 ms"), 3],
+    }  # fmt: skip
 
 
 def test_the_page_asks_the_network_for_nothing() -> None:

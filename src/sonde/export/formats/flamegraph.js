@@ -5,7 +5,7 @@
   const NAMES = { wall: "Wall", cpu: "CPU", gil: "GIL" };
   const find = (id) => document.getElementById(id);
   const view = find("view"), canvas = find("canvas"), pen = canvas.getContext("2d");
-  const state = { weight: "wall", thread: "all", inverted: false, pattern: null };
+  const state = { weight: "wall", thread: "all", inverted: false, idle: false, pattern: null };
   let data, root, focus, selected, hovered, rows = [], letter = 7, waiting = false;
 
   // ---- data ------------------------------------------------------------------------------
@@ -30,12 +30,12 @@
     return kid;
   }
 
-  // Every node of a thread, with the places from its root to itself.
-  function* eachPath(thread) {
-    for (let i = 0, path = []; i < thread.place.length; i++) {
-      path.length -= thread.up[i];
-      path.push(thread.place[i]);
-      yield [path, thread[state.weight][i]];
+  // Every node of a tree, with the places from its root to itself.
+  function* eachPath(tree) {
+    for (let i = 0, path = []; i < tree.place.length; i++) {
+      path.length -= tree.up[i];
+      path.push(tree.place[i]);
+      yield [path, tree[state.weight][i]];
     }
   }
 
@@ -43,20 +43,25 @@
     const top = makeNode(-1, null);
     data.threads.forEach((thread, index) => {
       if (!isChosen(thread, index)) return;
-      const nodes = [top];
-      for (const [path, own] of eachPath(thread)) {
-        if (state.inverted) {
-          addInverted(top, path, own);
-          continue;
-        }
-        nodes.length = path.length;
-        const node = descend(nodes[path.length - 1], path[path.length - 1]);
-        node.own += own;
-        nodes.push(node);
-      }
+      addTree(top, thread);
+      if (state.idle) addTree(top, thread.rest);
     });
     finish(top);
     return top;
+  }
+
+  function addTree(top, tree) {
+    const nodes = [top];
+    for (const [path, own] of eachPath(tree)) {
+      if (state.inverted) {
+        addInverted(top, path, own);
+        continue;
+      }
+      nodes.length = path.length;
+      const node = descend(nodes[path.length - 1], path[path.length - 1]);
+      node.own += own;
+      nodes.push(node);
+    }
   }
 
   function addInverted(top, path, own) {
@@ -255,6 +260,11 @@
     for (const button of find("weights").children)
       button.setAttribute("aria-pressed", String(button.value === state.weight));
     find("invert").setAttribute("aria-pressed", String(state.inverted));
+    find("idle").setAttribute("aria-pressed", String(state.idle));
+    // A thread that never had work has nothing to show without its idle time.
+    for (const option of find("thread").options)
+      if (option.value[0] === "t") option.hidden = !state.idle && !data.threads[option.value.slice(1)].place.length;
+    find("idle").disabled = state.weight !== "wall";
     mark();
     zoom(root);
   }
@@ -323,6 +333,12 @@
     rebuild();
   }
 
+  function setIdle() {
+    if (!data.rest || state.weight !== "wall") return;
+    state.idle = !state.idle;
+    rebuild();
+  }
+
   function setTheme() {
     document.documentElement.classList.toggle("dark");
     redraw();
@@ -330,7 +346,7 @@
 
   const out = () => (focus.parent ? zoom(focus.parent) : search((find("search").value = "")));
   const KEYS = {
-    "/": () => find("search").focus(), 0: () => zoom(root), i: invert,
+    "/": () => find("search").focus(), 0: () => zoom(root), i: invert, d: setIdle,
     t: setTheme, "?": () => find("help").showModal(), w: () => setWeight("wall"),
     c: () => setWeight("cpu"), g: () => setWeight("gil"), Escape: out, Backspace: out,
     Enter: () => zoom(selected || focus),
@@ -376,8 +392,9 @@
     find("about").textContent = `${data.samples.toLocaleString("en")} ` +
       `${data.unit === "bytes" ? "blocks alive after" : "samples in"} ` +
       `${showTime(data.seconds * 1e6)} from ${data.start.replace("T", " ").replace("+00:00", " UTC")}` +
-      (data.rest ? ` · without ${showTime(data.rest)} of threads that had no work (--idle keeps them)` : "") +
       ` · ${data.legend}`;
+    find("idle").hidden = !data.rest;
+    find("idle").textContent = `Idle ${showTime(data.rest)}`;
   }
 
   function listen() {
@@ -386,6 +403,7 @@
       rebuild();
     };
     find("invert").onclick = invert;
+    find("idle").onclick = setIdle;
     find("reset").onclick = () => zoom(root);
     find("theme").onclick = setTheme;
     find("keys").onclick = () => find("help").showModal();

@@ -7,7 +7,6 @@ import json
 import zlib
 from datetime import datetime, timezone
 from html import escape
-from itertools import groupby
 from typing import IO
 
 from sonde.analysis.call_tree import grow, walk
@@ -26,8 +25,11 @@ OPEN = "any browser"
 def write(profile: Profile, file: IO[str]) -> None:
     """Write one page with compressed data, so that no name can act as HTML or script."""
     places: dict[Place, int] = {}
-    groups = groupby(profile.stacks, key=lambda stack: stack.thread)
-    threads = [_describe(profile, thread, list(stacks), places) for thread, stacks in groups]
+    parts: dict[RecordedThread, tuple[list[Stack], list[Stack]]] = {}
+    for at, stacks in enumerate((profile.stacks, profile.rest)):
+        for stack in stacks:
+            parts.setdefault(stack.thread, ([], []))[at].append(stack)
+    threads = [_describe(profile, thread, both, places) for thread, both in parts.items()]
     start_ns, end_ns = profile.span_ns
     data = {
         "weights": [name for at, name in enumerate(WEIGHTS) if _sum(profile, at)],
@@ -36,7 +38,7 @@ def write(profile: Profile, file: IO[str]) -> None:
         "unit": profile.unit,
         "start": datetime.fromtimestamp(start_ns // 10**9, timezone.utc).isoformat(),
         "seconds": (end_ns - start_ns) / 1e9,
-        "rest": profile.rest_ns // 1000,
+        "rest": sum(stack.ns[0] for stack in profile.rest) // 1000,
         "samples": sum(stack.samples[0] for stack in profile.stacks),
         "places": _split(places, profile.folder),
         "spread": HUE_SPREAD,
@@ -59,10 +61,19 @@ def _sum(profile: Profile, at: int) -> int:
 
 
 def _describe(
-    profile: Profile, thread: RecordedThread, stacks: list[Stack], places: dict[Place, int]
+    profile: Profile,
+    thread: RecordedThread,
+    both: tuple[list[Stack], ...],
+    places: dict[Place, int],
 ) -> dict[str, object]:
-    """Return a thread and its tree as columns: a node follows its caller, `up` levels above the
-    node before it. Times are microseconds: more digits would be half of the page."""
+    """Return a thread and its tree; `rest` is the tree of the time in which it had no work."""
+    work, rest = (_plant(profile, stacks, places) for stacks in both)
+    return {"process": thread.process.label, "name": thread.label, **work, "rest": rest}
+
+
+def _plant(profile: Profile, stacks: list[Stack], places: dict[Place, int]) -> dict[str, list[int]]:
+    """Return the tree of stacks as columns: a node follows its caller, `up` levels above the node
+    before it. Times are microseconds: more digits would be half of the page."""
     scale = 1000 if profile.unit == "ns" else 1
     root = grow((tidy(profile.path(stack.frames)), stack.ns) for stack in stacks)
     ups, numbers = [], []
@@ -74,13 +85,7 @@ def _describe(
         for column, ns in zip(own, node.own, strict=True):
             column.append(round(ns / scale))
         last = depth
-    return {
-        "process": thread.process.label,
-        "name": thread.label,
-        "up": ups,
-        "place": numbers,
-        **dict(zip(WEIGHTS, own, strict=True)),
-    }
+    return {"up": ups, "place": numbers, **dict(zip(WEIGHTS, own, strict=True))}
 
 
 def _split(places: dict[Place, int], folder: str | None) -> dict[str, list[object]]:
