@@ -174,6 +174,25 @@ def name_program(argv: object) -> str:
     return first
 
 
+# Where libraries and Python's own modules lie.
+PACKAGES = r".*/(?:site|dist)-packages/"
+STANDARD = r".*/lib(?:64)?/python3(?:\.\d+t?)?/(?:lib-dynload/)?|.*/python3\d+\.zip/"
+
+
+def shorten_file(file: str, folder: str | None = None) -> str:
+    """Return a path as people say it: `fastapi/routing.py`, `json/encoder.py`, and a file of the
+    user's own from `folder` on, where the program began."""
+    import re  # slow to import, and the job seldom shows anything
+
+    for known in (PACKAGES, STANDARD):
+        if (found := re.match(known, file)) is not None:
+            return file[found.end() :]
+    if folder and file.startswith(folder.rstrip("/") + "/"):
+        return file[len(folder.rstrip("/")) + 1 :]
+    parts = file.split("/")
+    return "/".join(parts[-2:]) if len(parts) > 3 else file
+
+
 def shorten_command(command: str) -> str:
     """Return a command without its interpreter and without the folder of its program: that is the
     same for many, and stands where the difference would be."""

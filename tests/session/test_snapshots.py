@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import cProfile
 import os
 import pstats
 import signal
@@ -542,3 +543,13 @@ def test_a_sum_is_not_added_to_its_parts_nor_wall_to_cpu_time(start, sonde_cli, 
                         ((first, second), "cannot be added")):  # fmt: skip
         done = sonde_cli("snapshot", "merge", *files, "-o", str(tmp_path / "x.prof"))
         assert done.returncode == 1 and said in done.stderr, done.stderr
+
+
+def test_a_comparison_shows_short_paths_and_says_which_file_is_missing(tmp_path, sonde_cli) -> None:
+    paths = [str(tmp_path / name) for name in ("a.prof", "b.prof")]
+    for path, work in zip(paths, ("json.dumps([1])", "json.loads('[1]')"), strict=True):
+        cProfile.runctx(f"import json; {work}", {}, {}, path)
+    shown = sonde_cli("snapshot", "diff", *paths).stdout
+    assert " json/__init__.py:" in shown and "/json/__init__.py:" not in shown, shown
+    missing = sonde_cli("snapshot", "diff", paths[0], str(tmp_path / "c.prof"))
+    assert "c.prof cannot be read: No such file or directory" in missing.stderr

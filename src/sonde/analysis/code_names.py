@@ -8,13 +8,15 @@ from collections.abc import Sequence
 from fnmatch import fnmatch
 from functools import lru_cache
 
+from sonde.words import PACKAGES, STANDARD
+from sonde.words import shorten_file as shorten_file  # noqa: PLC0414  # its users look here
+
 MINE, LIBRARY, PYTHON, SONDE = "mine", "library", "python", "sonde"
 # Functions of libraries that only call what they wrap.
 WRAPPERS = ("wrapper", "inner", "wrapped", "_call_impl", "_wrapped_call_impl", "__call__",
             "decorate_context", "_fn")  # fmt: skip
 
-_PACKAGES = re.compile(r".*/(?:site|dist)-packages/")
-_STANDARD = re.compile(r".*/lib(?:64)?/python3(?:\.\d+t?)?/(?:lib-dynload/)?|.*/python3\d+\.zip/")
+_PACKAGES, _STANDARD = re.compile(PACKAGES), re.compile(STANDARD)
 _LAUNCHER = re.compile(r".*/bin/[^/.]+$")  # torchrun, gunicorn: a few lines that pip wrote
 # The user may have a folder of this name, too: ours is where packages are, or where this file is.
 _HERE = re.escape(os.path.dirname(os.path.dirname(__file__)))
@@ -43,18 +45,6 @@ def find_owner(file: str, mine: Sequence[str] = ()) -> str:
 def is_ours(file: str) -> bool:
     """Return whether a file is part of sonde: its frames are shown to nobody."""
     return find_owner(file) == SONDE
-
-
-def shorten_file(file: str, folder: str | None = None) -> str:
-    """Return a path as people say it: `fastapi/routing.py`, `json/encoder.py`, and a file of the
-    user's own from `folder` on, where the program began."""
-    for known in (_PACKAGES, _STANDARD):
-        if (found := known.match(file)) is not None:
-            return file[found.end() :]
-    if folder and file.startswith(folder.rstrip("/") + "/"):
-        return file[len(folder.rstrip("/")) + 1 :]
-    parts = file.split("/")
-    return "/".join(parts[-2:]) if len(parts) > 3 else file
 
 
 def name_module(file: str) -> str:

@@ -78,7 +78,9 @@ def load(path: str) -> tuple[Stats, list[SnapshotAbout]]:
                 about = marshal.load(file)
             except EOFError:
                 about = {}
-    except (OSError, EOFError, ValueError, TypeError) as error:
+    except OSError as error:
+        raise Error(f"{path} cannot be read: {error.strerror}") from None
+    except (EOFError, ValueError, TypeError) as error:
         raise Error(f"{path} is not a Python statistics file: {error}") from None
     parts = about.get("parts", []) if isinstance(about, dict) else None
     if not isinstance(parts, list) or not _is_stats(stats):

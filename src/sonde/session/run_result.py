@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 
 from sonde.errors import Error
 from sonde.session.records import RunResult
 from sonde.session.stack_table import WEIGHTS
-from sonde.words import clean, count_things
+from sonde.words import clean, count_things, shorten_file
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -151,7 +151,7 @@ class Result:
         head, *more = self.show(limit=0).splitlines()
         rows = [
             (PctBar(float(str(row["self_pct"]))), PctBar(float(str(row["total_pct"]))),
-             show_duration(int(str(row["self_ns"]))), row["func"], f"{row['file']}:{row['line']}")
+             show_duration(int(str(row["self_ns"]))), row["func"], _show_place(row))
             for row in self.table(limit=15)
         ]  # fmt: skip
         table = show_table(("own", "total", "own time", "function", "file"), rows)
@@ -167,8 +167,7 @@ class Result:
             f"  {'own':>6} {'total':>6}  function, by {title} time",
         ]
         for row in self.table(weight, limit):
-            place = os.path.basename(str(row["file"]))
-            where = f" ({place}:{row['line']})" if place else ""
+            where = f" ({_show_place(row)})" if row["file"] else ""
             name = clean(f"{row['func']}{where}")
             lines.append(f"  {row['self_pct']:5.1f}% {row['total_pct']:5.1f}%  {name}")
         if self.folder:
@@ -200,6 +199,16 @@ class Result:
         """Record that a file was written from this result."""
         if self._on_export is not None:
             self._on_export(os.path.abspath(path))
+
+
+def _show_place(row: Mapping[str, object]) -> str:
+    """Return file and line as they are shown; a result does not know where its program began, but
+    whoever looks at it is there as a rule."""
+    try:
+        folder = os.getcwd()
+    except OSError:
+        folder = None
+    return f"{shorten_file(str(row['file']), folder)}:{row['line']}"
 
 
 def cut_stacks(found: RunResult, most: int) -> RunResult:
@@ -242,6 +251,7 @@ def merge(results: Sequence[Result], name: str) -> Result:
         id=name, tags=[name], pid=None, host=None, session=None,
         begin_ns=min(part.begin_ns for part in parts), end_ns=max(part.end_ns for part in parts),
         frames=list(frames), nodes=[tuple(node) for node in nodes], ours=tuple(ours),
-        reason=f"{len(results)} runs merged", skipped=sum(part.skipped for part in parts),
+        reason=f"{count_things(len(results), 'run')} merged",
+        skipped=sum(part.skipped for part in parts),
     )  # fmt: skip
     return Result(merged, parts=results)

@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import argparse
+import os
 from typing import Any
 
 from sonde.cli import _options
 from sonde.cli._table import write_records
 from sonde.session import pstats_file
+from sonde.words import shorten_file
 
 EXAMPLES = (
     "sonde snapshot diff delta-0001.prof delta-0007.prof",
@@ -43,7 +45,10 @@ def compare_files(
     rows.sort(key=lambda row: -abs(row[f"{sort}_change_pct"]))
     if not rows:
         rows = [dict.fromkeys(_COLUMNS)]
-    write_records(rows[:limit], _COLUMNS, form, output)
+    shown = rows[:limit]
+    if form == "table":
+        shown = [{**row, "place": shorten_file(row["place"] or "", os.getcwd())} for row in shown]
+    write_records(shown, _COLUMNS, form, output)
     return 0
 
 
