@@ -341,6 +341,23 @@ def _see_verdict(browser: Browser) -> None:
     browser.run("document.querySelector('#verdict button').click()")
     assert browser.run("document.querySelectorAll('#dialog tr').length") > 5
     browser.run(CLOSE)
+    _see_the_end_judged_first(browser)
+
+
+def _see_the_end_judged_first(browser: Browser) -> None:
+    """Of a recording of three hours, as far as the page can tell."""
+    said = browser.run("""(async () => {
+        const known = about, answer = await ask("advice"), asked = ask, said = [];
+        about = { ...known, until: 3 * 3600e9, live: false };
+        ask = async (name, { from, to } = {}) => {
+            said.push(find("verdict").textContent.includes("last ten minutes"), to - from || "all");
+            return { data: { advice: { ...answer.data.advice, thinned: "in parts" } } };
+        };
+        try { await judge(); } finally { ask = asked; about = known; }
+        said.push(document.querySelector("#verdict [title='in parts']").textContent);
+        return said; })()""")
+    assert said[:4] == [False, 600e9, True, "all"]
+    assert "looked at in parts" in said[4]
 
 
 def _see_names(browser: Browser) -> None:

@@ -32,7 +32,11 @@ def find_lines(
 ) -> list[str]:
     """Return `file:line in function` for each (busy, waiting, any or nothing; pieces): where the
     main thread was most often while it was so. Empty where no sample knows."""
-    chosen = [_thin(pieces) if kind else [] for kind, pieces in wanted]
+    at = period.stretches
+    chosen = [
+        _thin([one for one in pieces if at is None or at.has(one)]) if kind else []
+        for kind, pieces in wanted
+    ]
     every = sorted({piece for pieces in chosen for piece in pieces})
     if not every:
         return ["" for _ in wanted]

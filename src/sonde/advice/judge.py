@@ -14,6 +14,7 @@ from sonde.advice.code_lines import find_lines
 from sonde.advice.finding import Advice, Finding, Outcome, Tally
 from sonde.advice.period import Period, find_period
 from sonde.advice.rules._code import PLACE
+from sonde.advice.stretches import THINNED, choose_stretches, list_ends
 from sonde.advice.verdict import LEVELS, Limit, Limits, Verdict
 from sonde.analysis.code_tree import read_tree
 from sonde.analysis.hot_places import HotPlace, list_places
@@ -58,6 +59,13 @@ class Rule:
         needs = getattr(self.module, "NEEDS", ())
         about_machines = bool(needs) and all(need.startswith("system.") for need in needs)
         return about_machines or getattr(self.module, "COMPARES", False)
+
+    @property
+    def span(self) -> str:
+        """Which part of a long period it looks at: see Period.find_words."""
+        if getattr(self.module, "AT_ONCE", False):  # it cannot do with gaps
+            return "late"
+        return "some" if any(table in self.module.SQL for table in THINNED) else "whole"
 
     def find_line(self, tally: Tally) -> str:
         """Return which line of code to name: busy, waiting, any, or none."""
@@ -122,10 +130,27 @@ def advise(
     some = choose_some(sessions)
     with HeldRecording(sessions) as whole, HeldRecording(some) as recording:
         period = find_period(recording, since, until, piece_s)
+        period = _thin(period, whole, recording, is_part=since is not None)
         advice = judge(recording, found, period, whole if len(some) < len(sessions) else None)
         if rules is not None or advice.worst in ("warning", "critical"):
             return advice
         return replace(advice, places=_find_places(recording, period))
+
+
+def _thin(
+    period: Period, whole: HeldRecording, recording: HeldRecording, *, is_part: bool
+) -> Period:
+    """Return the period with the stretches of it that are looked at, if it is long; the long tables
+    of both recordings then hold no more than these, or than the part of the time that is asked
+    for."""
+    stretches = choose_stretches(period.count, period.piece_s, len(recording.sessions))
+    if stretches is None and not is_part:
+        return period
+    piece = period.words["piece"]
+    kept = f"{piece} >= 0" if stretches is None else stretches.make_sql(piece)
+    for one in (whole, recording):
+        one.thin(THINNED, " OR ".join([kept, *list_ends(one.sessions)]))
+    return replace(period, stretches=stretches)
 
 
 def choose_some(sessions: Sequence[Session]) -> list[Session]:
@@ -176,8 +201,7 @@ def judge(
     wanted = [(rule.find_line(tally), tally.fired) for rule, tally in tallies]
     lines = find_lines(recording, period, wanted)
     sessions = (whole or recording).sessions
-    host = _name_host(sessions)
-    findings = [_make_finding(rule, tally, period, line, host)
+    findings = [_make_finding(rule, tally, period, line, _name_host(sessions))
                 for (rule, tally), line in zip(tallies, lines, strict=True)]  # fmt: skip
     firsts = {rule.name for rule in rules if getattr(rule.module, "FIRST", False)}
     findings.sort(key=lambda f: (f.rule not in firsts, -LEVELS.index(f.severity),
@@ -187,6 +211,7 @@ def judge(
         period.warm_up_s, [_name(session) for session in sessions], findings, outcomes,
         looked_at=None if whole is None else len(recording.sessions),
         folder=sessions[0].meta.cwd if sessions else None,
+        thinned="" if period.stretches is None else period.stretches.describe(period.count),
     )  # fmt: skip
 
 
@@ -266,7 +291,7 @@ def read_verdicts(
 ) -> list[Verdict]:
     """Return what a rule says about every piece that has the data it needs. `asked` has the rows of
     queries that were asked before, and gets this one's."""
-    sql = rule.module.SQL.format(**period.words, **rule.limits).strip().rstrip(";")
+    sql = rule.module.SQL.format(**period.find_words(rule.span), **rule.limits).strip().rstrip(";")
     asked = {} if asked is None else asked
     if sql not in asked:
         once = sql

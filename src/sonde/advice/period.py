@@ -7,6 +7,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from functools import cached_property
 
+from sonde.advice.stretches import Stretches
 from sonde.analysis.window import find_window
 from sonde.errors import ConfigError
 from sonde.store.recording import Recording
@@ -66,6 +67,7 @@ class Period:
     job_gpu: str  # SQL: is a row with host and gpu about one that the job uses?
     length_s: float = 0.0  # of all of it, also what is less than a piece
     main_step: str = "TRUE"  # SQL: is this step of what the job does most: training, if it trains?
+    stretches: Stretches | None = None  # of a long one, where rules look that read samples
 
     def cut(self, piece_s: float) -> Period:
         """Return the same period in pieces of another length."""
@@ -102,6 +104,16 @@ class Period:
             "job_gpu": self.job_gpu,
             "main_step": self.main_step,
         }
+
+    def find_words(self, span: str) -> Mapping[str, str]:
+        """Return the words for a rule that looks at the `whole` period, at `some` stretches of it,
+        or only at what is `late`."""
+        if self.stretches is None or span == "whole":
+            return self.words
+        inside, piece = self.words["inside"], self.words["piece"]
+        at = self.stretches
+        more = f"{piece} >= {at.late}" if span == "late" else at.make_sql(piece)
+        return {**self.words, "inside": f"({inside} AND {more})"}
 
 
 def find_period(

@@ -160,6 +160,8 @@ def _describe_coverage(advice: Advice) -> str:
         words[-1] += f" (compared with each other; {advice.looked_at} of them one by one)"
     if advice.warm_up_s >= 1:
         words[-1] += f", without the {advice.warm_up_s:.0f} s of warm-up"
+    if advice.thinned:
+        words.append(advice.thinned)
     if abstained:
         words.append(f"{abstained} rules lack data (--all says which)")
     if failed:

@@ -40,6 +40,9 @@ def connect(memory: str, folders: Sequence[str] = ()) -> duckdb.DuckDBPyConnecti
             "autoinstall_known_extensions": "false",
             "memory_limit": memory,
             "temp_directory": "",
+            # What a query is done with goes back to the system: a server stays small.
+            "allocator_flush_threshold": "1MB",
+            "allocator_bulk_deallocation_flush_threshold": "1MB",
         },
     )
     quoted = ", ".join("'" + folder.replace("'", "''") + "'" for folder in folders)

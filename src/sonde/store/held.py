@@ -34,6 +34,7 @@ class HeldRecording(FrozenRecording):
         self._parts: dict[str, list[SessionTable]] | None = None
         self._added: set[str] = set()
         self._kept: set[str] = set()
+        self._thinned: dict[str, str] = {}  # by table: which rows it has
 
     def close(self) -> None:
         self._parts, self._added, self._kept = None, set(), set()
@@ -54,6 +55,17 @@ class HeldRecording(FrozenRecording):
                 tried += 1
                 if tried == TRIES or not self._is_vanished(error):
                     raise self._explain(error, MEMORY) from None
+
+    def thin(self, tables: Iterable[str], condition: str, most: int = _MOST) -> None:
+        """Leave only those rows of which a condition is true in these tables, if they have more
+        than `most`."""
+        if self._shared is not None:
+            return
+        for name in tables:
+            if name not in self._list_parts() or self._count(name) <= most:
+                continue
+            self._thinned[name] = condition
+        self.close()  # what was read is read again, without the rest
 
     def find_empty(self, tables: Iterable[str]) -> set[str]:
         """Return those of these tables that have no rows, as far as can be told without reading."""
@@ -124,7 +136,9 @@ class HeldRecording(FrozenRecording):
     def _add_table(
         self, connection: duckdb.DuckDBPyConnection, name: str, relation: duckdb.DuckDBPyRelation
     ) -> None:
-        if self._count(name) > _MOST:
+        if name in self._thinned:
+            relation = relation.filter(self._thinned[name])
+        elif self._count(name) > _MOST:
             create_view(connection, name, relation)
             return
         _create_table(connection, name, relation)

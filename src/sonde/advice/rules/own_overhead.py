@@ -15,7 +15,8 @@ from sonde.advice.verdict import Limit, Limits, Rows, Verdict
 NEEDS = ("sonde.overhead.direct_pct", "python.torch_step.step")
 LIMITS = {"overhead_pct": Limit(5, "that steps take longer because they are recorded")}
 # A row is about the steps up to it. `low_pct` is what it is at least, by comparison of steps; what
-# the recording measures of itself is a lower bound, too.
+# the recording measures of itself is a lower bound, too. Of the rows about a piece, the first one
+# counts; both are gone through in the order of steps: DuckDB's ASOF JOIN compares each with each.
 SQL = """
 WITH step AS (
   SELECT {piece} AS piece, host, pid, ANY_VALUE(rank) AS rank, COUNT(*) AS steps, MAX(step) AS step
@@ -23,9 +24,15 @@ WITH step AS (
 cost AS (
   SELECT host, pid, step, overhead_pct, plan,
          GREATEST(direct_pct, COALESCE(low_pct, 0)) AS least_pct
-  FROM sonde.overhead WHERE source = 'torch')
-SELECT s.piece, s.pid, s.rank, s.steps, c.least_pct, c.overhead_pct, c.plan
-FROM step AS s ASOF JOIN cost AS c ON c.host = s.host AND c.pid = s.pid AND s.step <= c.step
+  FROM sonde.overhead WHERE source = 'torch'),
+moment AS (
+  SELECT host, pid, step, piece, rank, steps, NULL AS cost FROM step UNION ALL
+  SELECT host, pid, step, NULL, NULL, NULL, struct_pack(least_pct, overhead_pct, plan) FROM cost)
+SELECT piece, pid, rank, steps, cost.least_pct, cost.overhead_pct, cost.plan
+FROM (SELECT piece, pid, rank, steps, LAST_VALUE(cost IGNORE NULLS) OVER after AS cost FROM moment
+      WINDOW after AS (PARTITION BY host, pid ORDER BY step DESC, piece NULLS FIRST
+                       ROWS UNBOUNDED PRECEDING))
+WHERE piece IS NOT NULL AND cost IS NOT NULL
 """
 
 

@@ -18,6 +18,7 @@ from sonde.advice.rules._code import PLACE, show_place
 from sonde.advice.verdict import Limit, Limits, Rows, Verdict
 
 NEEDS = ("python.torch_step.dur_ns",)
+AT_ONCE = True  # how many steps lie between two outliers cannot be told across gaps
 LIMITS = {
     "times": Limit(2, "times the usual length of a step, from which a step is an outlier"),
     "least": Limit(3, "fewest outliers"),

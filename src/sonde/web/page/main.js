@@ -53,12 +53,13 @@ async function load() {
   if (about.live && !inside.answers) followLive();
 }
 
-// A day takes minutes to judge: its last hour says first what is wrong now.
-const LONG_NS = 2 * 3600e9, LATE_NS = 3600e9;
+// A day of many ranks takes a minute to judge: its end says first what is wrong now. Beside a live job, that is all.
+const LONG_NS = 2 * 3600e9, LATE_NS = 600e9, LATE_LIVE_NS = 3600e9;
 async function judge() {
   if (about.until > LONG_NS && !inside.answers) {
-    const { data: late } = await ask("advice", { from: about.until - LATE_NS, to: about.until });
-    drawVerdict(late.advice, "", about.live ? "of the last hour" : "of the last hour; all of it is being judged …");
+    const late = about.live ? LATE_LIVE_NS : LATE_NS;
+    const { data: found } = await ask("advice", { from: about.until - late, to: about.until });
+    drawVerdict(found.advice, "", about.live ? "of the last hour" : "of the last ten minutes; all of it is being judged …");
     if (about.live) return;
   }
   const { data: found } = await ask("advice");
@@ -222,14 +223,15 @@ function drawVerdict(advice, problem, of = "") {
   ribbon.findings = advice.findings.map((one) => ({ ...one, from: (Date.parse(one.since) - base) * 1e6, to: (Date.parse(one.until) - base) * 1e6 }));
   tell(["advice"]);
   const button = make("button", { type: "button", text: others.length ? `${others.length} more` : "All rules", on: { click: () => showRules(advice) } });
-  const notJudged = of || silent.length ? make("span", { class: "dim", text: of || `${silent.length} of ${advice.outcomes.length} rules lack data` }) : null;
+  const less = [of || silent.length && `${silent.length} of ${advice.outcomes.length} rules lack data`, advice.thinned && "looked at in parts"].filter(Boolean).join("; ");
+  const notJudged = less ? make("span", { class: "dim", title: advice.thinned || "", text: less }) : null;
   if (!worst) {
     const sentence = advice.summary || `Nothing is wrong: ${plural(clear, "rule")} looked`;
     place.className = clear ? "clear" : "info";
     const places = advice.places.slice(0, 3).map((one) => make("li", {}, make("b", { text: `${one.share_pct.toFixed(0)} % ` }), `${one.state} in ${clean(one.func || one.call, 60)} (${clean(one.place, 80)})`));
     fill(place, make("div", { class: "level" }, make("b", { text: clear ? "✔" : "ℹ" }), clear ? "clear" : "unknown"),
       make("div", {}, make("h2", { text: clean(sentence[0].toUpperCase() + sentence.slice(1)) }),
-        places.length ? make("ul", {}, make("li", { class: "dim", text: "where the time went:" }), ...places) : advice.pieces ? make("p", { class: "dim", text: `${plural(advice.pieces, "piece")} of ${advice.piece_s} s ${advice.pieces === 1 ? "was" : "were"} judged` }) : null),
+        places.length ? make("ul", {}, make("li", { class: "dim", text: "where the time went:" }), ...places) : advice.pieces ? make("p", { class: "dim", text: `${plural(advice.pieces, "piece")} of ${showTime(advice.piece_ns)} ${advice.pieces === 1 ? "was" : "were"} judged` }) : null),
       make("div", { class: "more" }, button, notJudged));
     return;
   }

@@ -17,7 +17,8 @@ function drawModules() {
   if (!found) return make("p", { class: "empty", text: "Reading …" });
   if (!found.modules.length) return make("p", { class: "empty", text: found.why || "No module was recorded in this time." });
   const all = inside.answers && hasBrush() ? "; of all time: a file has them once" : "";
-  lists.note.textContent = `of a mean step of ${showTime(found.step_ns)}${all}`;
+  const late = found.of ? `, in ${found.of}: brush to see another` : "";
+  lists.note.textContent = `of a mean step of ${showTime(found.step_ns)}${late}${all}`;
   const table = drawModuleTree(found);
   return make("div", { class: "modules" }, drawIcicle(found, table), table);
 }
