@@ -96,7 +96,7 @@ def make_commands(
     both; empty if this Python's executable is unknown."""
     settings = environ.name_settings(values, ("retain.bytes", "retain.age"))
     return (
-        make_command("collector.loop", root, report=collector_report(root)),
+        make_command("collector.loop", folder, root, report=collector_report(root)),
         make_command("session.snapshots", folder),
         make_environment(SONDE="0", **settings) if _find_python() else [],
     )

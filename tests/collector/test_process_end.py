@@ -19,6 +19,24 @@ sonde.start(collector="off")
 print("ready", flush=True)
 time.sleep(300)
 """
+# It ends as soon as its collector was started, and long before that has imported anything.
+EARLY = """
+import os, sonde
+sonde.start(collector="on")
+def is_started():
+    for pid in filter(str.isdecimal, os.listdir("/proc")):
+        try:
+            with open(f"/proc/{pid}/cmdline", "rb") as file:
+                words = file.read()
+        except OSError:
+            continue
+        if b"collector.loop" in words and os.fsencode(os.environ["SONDE_DIR"]) in words:
+            return True
+while not is_started():
+    pass
+os.kill(os.getpid(), 9)
+"""
+TELLS_LATER = tuple(int(part) for part in os.uname().release.split(".")[:2]) >= (6, 15)
 
 
 class Counts:
@@ -73,6 +91,16 @@ def test_the_machines_own_counters_are_read(start) -> None:
     process.wait()
     found = see_end(session, end)  # only newer kernels tell the signal now
     assert (found.state, found.out_of_memory) == ("killed", None)
+
+
+@pytest.mark.skipif(not TELLS_LATER, reason="this kernel forgets processes that were waited for")
+def test_one_that_is_killed_before_its_collector_can_look_says_by_what(start) -> None:
+    process = start(EARLY, ready=False)
+    assert process.wait(60) == -signal.SIGKILL
+    (session,) = list_sessions(os.environ["SONDE_DIR"])
+    wait_for(lambda: session.read_sealed() is not None)
+    ending = find_ending(session)
+    assert ending is not None and ending.signal == "SIGKILL"
 
 
 def test_one_whose_recording_was_stopped_has_no_end(start) -> None:

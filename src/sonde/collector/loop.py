@@ -62,9 +62,9 @@ def find_archive_problem() -> str | None:
 class Watched:
     """A live session: it drains the job's rings, and writes sensor rows into rings of its own."""
 
-    def __init__(self, session: Session, counts: KillCounts) -> None:
+    def __init__(self, session: Session, counts: KillCounts, is_starter: bool = False) -> None:
         self.session, self.folder = session, session.folder
-        self.end = ProcessEnd(session, counts)
+        self.end = ProcessEnd(session, counts, is_starter)
         self.drains: dict[str, Drain] = {}
         self._writers: dict[type, _core.Writer | None] = {}
         self._text: _core.Text | None = None
@@ -189,8 +189,8 @@ class Watched:
 class Collector:
     """The loop over all sessions of a root."""
 
-    def __init__(self, root: str) -> None:
-        self.root = root
+    def __init__(self, root: str, starter: str = "") -> None:
+        self.root, self._starter = root, starter
         self.watched: dict[str, Watched] = {}
         self._sensors = Sensors()
         self._counts = KillCounts(Reader())
@@ -259,7 +259,9 @@ class Collector:
                 with self._attempt(folder):
                     session = Session(folder)
                     if _is_mine(session):
-                        self.watched[folder] = Watched(session, self._counts)
+                        self.watched[folder] = Watched(
+                            session, self._counts, folder == self._starter
+                        )
                     else:
                         self._done.add(folder)
 
@@ -370,8 +372,8 @@ def raise_file_limit() -> None:
 
 
 def main() -> None:
-    """Run as `collector ROOT`."""
-    root = sys.argv[1]
+    """Run as `collector FOLDER ROOT`; the folder is of the session whose process started us."""
+    folder, root = sys.argv[1:]
     lock = take_lock(root)
     if lock is None:
         return
@@ -381,7 +383,7 @@ def main() -> None:
     os.write(lock, "".join(f"{line}\n" for line in lines).encode("utf-8", "backslashreplace"))
     files.remove_quietly(collector_report(root))
     raise_file_limit()
-    collector = Collector(root)
+    collector = Collector(root, folder)
 
     def leave(_signal: int, _frame: object) -> None:
         collector.leaving = True

@@ -2,7 +2,9 @@
 
 Only a parent may wait for a process. The kernel tells others in two ways: for as long as nobody has
 waited for it, /proc still has its status; after that the descriptor of the process has (since Linux
-6.15). A session whose process nobody saw ending says what the process wrote down itself."""
+6.15). A job leaves such a descriptor of itself to the collector that it starts, so that its end is
+known even if it is killed before the collector can look. A session whose process nobody saw ending
+says what the process wrote down itself."""
 
 from __future__ import annotations
 
@@ -24,6 +26,7 @@ from sonde.session.records import Exit
 _INFO = struct.Struct("=QQ11Ii")  # struct pidfd_info: the mask comes first, the status last
 _GET_INFO = 3 << 30 | _INFO.size << 16 | 0xFF << 8 | 11
 _HAS_STATUS = 1 << 3
+_GIVEN = 3  # the descriptor of the process that started us: see kernel/spawn.c
 Kills = tuple[int, int]  # processes that were killed for memory; times that a limit was reached
 
 
@@ -76,12 +79,14 @@ class KillCounts:
 
 
 class ProcessEnd:
-    """The process of a session, held by a descriptor that is never that of another process."""
+    """The process of a session, held by a descriptor that is never that of another process.
 
-    def __init__(self, session: Session, counts: KillCounts) -> None:
+    `is_starter`: it is the process that started this one."""
+
+    def __init__(self, session: Session, counts: KillCounts, is_starter: bool = False) -> None:
         self._session, self._counts = session, counts
         self.folder = session.folder
-        self._held = _open_process(session)
+        self._held = _open_process(session) or (_open_given() if is_starter else None)
         self._exception: str | None = None
         self._group: Group | None = None
         self._kills: Kills | None = None
@@ -131,14 +136,9 @@ class ProcessEnd:
     def _read_status(self) -> int | None:
         if self._held is None:
             return None
-        try:
-            info = bytearray(_INFO.pack(_HAS_STATUS, *[0] * 13))
-            fcntl.ioctl(self._held, _GET_INFO, info)
-            mask, *_others, status = _INFO.unpack(info)
-            if mask & _HAS_STATUS:
-                return int(status)
-        except OSError:
-            pass  # an older kernel
+        status = _ask_status(self._held)
+        if status is not None:
+            return status
         fields = _read_stat(self._session.pid)
         is_it = len(fields) > 49 and int(fields[19]) == self._session.meta.start_ticks
         return int(fields[49]) if is_it and fields[0] == b"Z" else None
@@ -168,6 +168,26 @@ def _open_process(session: Session) -> FileIO | None:
         return held
     held.close()
     return None
+
+
+def _open_given() -> FileIO | None:
+    """Return the descriptor that the process that started us has left, if that process is gone."""
+    try:
+        held = FileIO(os.dup(_GIVEN))
+    except OSError:
+        return None
+    return None if _ask_status(held) is None else held
+
+
+def _ask_status(held: FileIO) -> int | None:
+    """Return the status of a process that was waited for; None if the kernel does not tell it."""
+    info = bytearray(_INFO.pack(_HAS_STATUS, *[0] * 13))
+    try:
+        fcntl.ioctl(held, _GET_INFO, info)
+    except OSError:
+        return None  # an older kernel, or no descriptor of a process
+    mask, *_others, status = _INFO.unpack(info)
+    return int(status) if mask & _HAS_STATUS else None
 
 
 def _read_stat(pid: int) -> list[bytes]:

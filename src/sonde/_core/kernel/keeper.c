@@ -263,7 +263,7 @@ int sonde_keeper_start(sonde_keeper *keeper, int command)
         return status;
     if (keeper->pid > 0)
         return kill(keeper->pid, command == SONDE_COLLECTOR ? SIGUSR1 : SIGUSR2) < 0 ? -errno : 0;
-    return sonde_spawn(keeper->commands[command], keeper->envp, -1);
+    return sonde_spawn(keeper->commands[command], keeper->envp, -1, keeper->may_hold);
 }
 
 void sonde_keeper_beat(sonde_keeper *keeper)
@@ -294,7 +294,7 @@ void sonde_keeper_leave(sonde_keeper *keeper)
 int sonde_keeper_spawn(char *const argv[], char *const envp[], int line)
 {
     if (!adopts_orphans())
-        return sonde_spawn(argv, envp, line);
+        return sonde_spawn(argv, envp, line, 0);
     sonde_keeper once = {.commands = {(char **)argv}, .envp = (char **)envp};
     reap_keepers(&once);
     int pid = make_keeper(&once, line);

@@ -17,6 +17,7 @@ typedef struct {
     /* What can be started, and its environment. The owner's; NULL or empty: there is none. */
     char **commands[SONDE_COMMANDS_N];
     char **envp;
+    int may_hold; /* what is started may hold this process: see sonde_spawn() */
     /* The rest is private. */
     pid_t pid;       /* 0: there is no keeper */
     uint64_t *beats; /* a page that is shared with it; NULL: there is none yet */

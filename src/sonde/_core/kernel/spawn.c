@@ -26,6 +26,7 @@ typedef struct {
     char *const *argv;
     char *const *envp;
     int line;             /* its standard input and output; -1: /dev/null */
+    int caller;           /* its pid; 0: the new process is not to hold it */
     char *stack;          /* for the second clone */
     volatile int failure; /* set by either clone, in memory that they share */
 } spawn_job;
@@ -43,6 +44,19 @@ static void close_from(int first)
         close(fd);
 }
 
+/* Have descriptor 3 stand for the caller. Through it the new process learns how the caller ended,
+ * even if that was before the new process could look. Without it, the new process still works. */
+static void leave_caller(int caller)
+{
+#ifdef SYS_pidfd_open
+    int held = caller == 0 ? -1 : (int)syscall(SYS_pidfd_open, caller, 0);
+    if (held >= 0)
+        (void)fcntl(held, F_SETFD, 0); /* it is made to be closed at execve() */
+#else
+    (void)caller;
+#endif
+}
+
 static int run(void *arg)
 {
     spawn_job *job = arg;
@@ -55,6 +69,7 @@ static int run(void *arg)
         _exit(127);
     }
     close_from(3);
+    leave_caller(job->caller);
     if (chdir("/") < 0) {
         /* On failure it stays in the job's folder, which only keeps that folder busy. */
     }
@@ -79,13 +94,14 @@ static int detach(void *arg)
     _exit(0);
 }
 
-int sonde_spawn(char *const argv[], char *const envp[], int line)
+int sonde_spawn(char *const argv[], char *const envp[], int line, int may_hold)
 {
     char *stacks = mmap(NULL, 2 * STACK_BYTES, PROT_READ | PROT_WRITE,
                         MAP_PRIVATE | MAP_ANONYMOUS | MAP_STACK, -1, 0);
     if (stacks == MAP_FAILED)
         return -errno;
-    spawn_job job = {.argv = argv, .envp = envp, .line = line, .stack = stacks + STACK_BYTES};
+    spawn_job job = {.argv = argv, .envp = envp, .line = line, .stack = stacks + STACK_BYTES,
+                     .caller = may_hold ? getpid() : 0};
     sigset_t all, before;
     sigfillset(&all);
     /* A handler of the job must not run in a clone that shares its memory. */

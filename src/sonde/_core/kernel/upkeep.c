@@ -24,6 +24,7 @@ static void tell(sonde_upkeep *self, int *field, int value, uint32_t which)
 
 static void start_command(sonde_upkeep *self, int command)
 {
+    self->keeper.may_hold = !sonde_had_filter();
     tell(self, &self->start_status, sonde_keeper_start(&self->keeper, command), SONDE_START_CHANGED);
 }
 
