@@ -33,12 +33,22 @@ def test_places_are_own_lines_and_what_they_call_whoever_called_them() -> None:
     )
     assert find(recording) == [
         HotPlace("parse", "/job/app.py", 20, "json.loads", "serialising and parsing", "working",
-                 0.06, 59.4, "main (/job/app.py:5)"),
+                 0.06, 59.4, "main (app.py:5)"),
         HotPlace("main", "/job/app.py", 5, "", "", "waiting", 0.03, 29.7),
         HotPlace("main", "/job/app.py", 5, "", "", "working", 0.01, 9.9),
     ]  # fmt: skip
     assert find(recording)[0].what == "json.loads (serialising and parsing)"
     assert len(find(recording, most=1)) == 1
+
+
+def test_the_time_in_which_event_loops_wait_is_told_and_counts() -> None:
+    main = ("main", "/job/app.py", 5, 1)
+    (loops, own) = find(FakeRecording().see([main], 20, wall=20), loops_ns=80_000_000)
+    assert loops.what.startswith("event loops") and (loops.state, loops.share_pct) == (
+        "waiting",
+        80,
+    )
+    assert (own.func, own.share_pct) == ("main", 20)
 
 
 def test_the_c_function_that_an_own_line_calls_is_named_and_that_of_a_library_is_not() -> None:

@@ -12,6 +12,7 @@ from pathlib import Path
 import pytest
 
 from sonde import plugins
+from sonde.job.source_context import has_gil
 from support.handmade_machine import record
 from support.places import DOCS
 
@@ -209,6 +210,43 @@ def test_a_closer_look_says_what_it_did_and_leaves_the_job_as_it_was(sonde_cli, 
     (every,) = (line for line in sonde_cli("config", str(program.pid)).stdout.splitlines()
                 if "stack.every" in line)  # fmt: skip
     assert "20ms" in every
+
+
+CRAWL = """
+import asyncio, sonde
+sonde.start(collector="off", stack_every="20ms")
+
+async def fetch(gate):
+    async with gate:
+        await asyncio.sleep(0.01)
+
+async def crawl():
+    gate = asyncio.Semaphore(1)
+    print("ready")
+    while True:
+        await asyncio.gather(*(fetch(gate) for _ in range(50)))
+
+asyncio.run(crawl())
+"""
+
+
+@pytest.mark.skipif(not has_gil(), reason="tasks are not read without a GIL")
+def test_a_closer_look_says_what_tasks_await_while_their_loop_rests(sonde_cli, start) -> None:
+    program = start(CRAWL)
+    told = wait_for_tasks(sonde_cli, program.pid)
+    assert any("asyncio.Semaphore.acquire in fetch" in line for line in told)
+    assert any("asyncio.sleep in fetch" in line for line in told)
+
+
+def wait_for_tasks(sonde_cli, pid: int) -> list[str]:
+    """Look until the loop has been seen, which takes a second."""
+    for _ in range(20):
+        done = sonde_cli("advise", str(pid), "--look", "1s")
+        assert done.returncode == 0, done.stderr
+        told = [line for line in done.stdout.splitlines() if "asyncio: " in line]
+        if told:
+            return told
+    return []
 
 
 def test_there_is_nothing_to_look_at_in_a_job_that_has_ended(sonde_cli, hot: str) -> None:

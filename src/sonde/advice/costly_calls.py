@@ -315,7 +315,7 @@ CALLS = (
         "compression", "Compressing takes much of the time",
         "use a lower level (gzip's is 9), or zstandard",
         ("/gzip.py", "/bz2.py", "/lzma.py"),
-        ("zlib.compress", "zlib.Compress.", "_bz2.", "_lzma."), 40, is_avoidable=False,
+        ("zlib.compress", "zlib.Compress.", "_bz2.", "_lzma."), 55, is_avoidable=False,
     ),
     CostlyCall(
         "decimals", "Decimal and Fraction arithmetic takes much of the time",

@@ -28,6 +28,7 @@ from sonde.store.recording import Recording, open_recording
 from sonde.words import show_moment
 
 PIECE_S = 10.0
+_LOOPS = "SELECT SUM(idle_ns) AS idle_ns FROM python.event_loop WHERE {inside}"
 MOST_PROCESSES = 32  # that are looked at one by one
 
 
@@ -167,8 +168,9 @@ def choose_some(sessions: Sequence[Session]) -> list[Session]:
 def _find_places(recording: Recording, period: Period) -> list[HotPlace]:
     """Return where the time went: whoever asks has a reason to, even if no rule found anything."""
     profile = Profile(recording, Selection(Window(*period.shown_ns)))
+    rows = recording.query(_LOOPS.format(**period.words)).to_pylist()
     try:
-        return list_places(read_tree(profile))
+        return list_places(read_tree(profile), loops_ns=int(rows[0]["idle_ns"] or 0))
     except Error:  # nothing was sampled
         return []
 

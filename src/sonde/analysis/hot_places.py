@@ -9,6 +9,8 @@ from sonde.analysis.code_names import MINE, shorten_file
 from sonde.analysis.code_tree import CodeNode, CodeTree
 from sonde.analysis.work_kinds import find_kind
 
+LOOPS = "event loops, for what their tasks await (`advise --look` shows it of a live job)"
+
 
 @dataclass(frozen=True)
 class HotPlace:
@@ -30,8 +32,12 @@ class HotPlace:
         return f"{self.call} ({self.kind})" if self.call and self.kind else self.call
 
 
-def list_places(tree: CodeTree, most: int = 6, least_pct: float = 5.0) -> list[HotPlace]:
-    """Return the places with the most time, the heaviest first; each has at least `least_pct`."""
+def list_places(
+    tree: CodeTree, most: int = 6, least_pct: float = 5.0, loops_ns: int = 0
+) -> list[HotPlace]:
+    """Return the places with the most time, the heaviest first; each has at least `least_pct`.
+    Event loops waited for `loops_ns`, which the tree leaves out: whether they had nothing to do or
+    their tasks waited for something, the reader of it knows."""
     sums: dict[tuple[str, str, int, str, int], int] = {}
     callers: dict[tuple[str, str, int, str, int], dict[CodeNode, int]] = {}
     for func, caller, node in _walk(tree.root):
@@ -42,7 +48,11 @@ def list_places(tree: CodeTree, most: int = 6, least_pct: float = 5.0) -> list[H
                 sums[key] = sums.get(key, 0) + time_ns
                 by_caller = callers.setdefault(key, {})
                 by_caller[caller] = by_caller.get(caller, 0) + time_ns
-    whole = tree.root.total_ns
+    if loops_ns:
+        key = "", "", 0, LOOPS, 1
+        sums[key] = loops_ns
+        callers[key] = {tree.root: loops_ns}
+    whole = tree.root.total_ns + loops_ns
     ordered = sorted(sums.items(), key=lambda item: -item[1])
     found = []
     for key, time_ns in ordered[:most]:

@@ -10,12 +10,13 @@ from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 
+from sonde import _core
 from sonde.advice.finding import Advice, Finding
 from sonde.advice.judge import advise
-from sonde.analysis.code_names import shorten_file
+from sonde.analysis.code_names import MINE, find_owner, name_call, shorten_file
 from sonde.errors import ConfigError, Error
-from sonde.session import Session
-from sonde.session.steering import configure
+from sonde.session import Session, stack_table
+from sonde.session.steering import configure, inspect
 from sonde.store.recording import open_recording
 
 _KEY = "stack.every"
@@ -24,6 +25,7 @@ _MOST = 8  # processes that are looked at: of a large job, the first ranks stand
 _NATIVE = 5  # times that native frames are read of each process
 _ANSWER_S = 5.0
 _PIECES = 3
+_PLACES = 4  # where tasks wait that are named
 _INNER = 3  # native functions that are named, the innermost ones
 
 
@@ -36,6 +38,7 @@ class CloserLook:
     before_s: float  # time between two samples otherwise
     advice: Advice  # about these seconds alone
     native: Counter[str] = field(default_factory=Counter)  # innermost functions of main threads
+    awaits: Counter[str] = field(default_factory=Counter)  # what asyncio's tasks wait for
     notes: list[str] = field(default_factory=list)
 
     def describe(self, findings: Sequence[Finding]) -> Iterator[str]:
@@ -63,6 +66,10 @@ class CloserLook:
         total = self.native.total()
         for stack, count in self.native.most_common(_INNER):
             yield f"  native: {count} of {total} times in {stack}"
+        for place, count in self.awaits.most_common(_PLACES):
+            mean = f"{count / _NATIVE:.3g}"
+            tasks = "1 task at a time awaits" if mean == "1" else f"{mean} tasks at a time await"
+            yield f"  asyncio: {tasks} {place}"
         yield from (f"  {note}" for note in self.notes)
 
 
@@ -74,16 +81,18 @@ def look_closer(target: str, seconds: float) -> CloserLook:
         raise ConfigError(f"{target} does not run on this machine: there is nothing to look at")
     pids, folder = [one.pid for one in sessions], sessions[0].meta.cwd
     print(f"sonde: looking closer at {_name(pids)} for {seconds:g} s", file=sys.stderr)
-    native, notes = Counter[str](), list[str]()
+    native, awaits, notes = Counter[str](), Counter[str](), list[str]()
+    loops = [one for one in sessions if _has_loop(one)]
     with _sample_faster(sessions) as before_s:
         end = time.monotonic() + seconds
         for at in range(_NATIVE):
             if not notes:
                 notes += _read_native(pids, folder, native)
+            _read_awaits(loops, folder, awaits)
             time.sleep(max(0.0, (end - time.monotonic()) / (_NATIVE - at)))
         # It ends before the samples are slower again.
         advice = advise(target, since=f"{seconds:g}s", piece_s=seconds / _PIECES)
-    return CloserLook(seconds, pids, before_s, advice, native, notes)
+    return CloserLook(seconds, pids, before_s, advice, native, awaits, notes)
 
 
 @contextmanager
@@ -125,3 +134,27 @@ def _read_native(pids: Sequence[int], folder: str | None, found: Counter[str]) -
 def _name(pids: Sequence[int]) -> str:
     numbers = ", ".join(map(str, pids))
     return f"process {numbers}" if len(pids) == 1 else f"processes {numbers}"
+
+
+def _has_loop(session: Session) -> bool:
+    """Return whether an event loop was seen in a process: only such a one has tasks."""
+    try:
+        return any(True for _ in stack_table.read_newest_rows(session, "python.event_loop", 1))
+    except OSError:
+        return False
+
+
+def _read_awaits(sessions: Sequence[Session], folder: str | None, found: Counter[str]) -> None:
+    """Count where tasks of asyncio wait: the innermost own line, and what it awaits."""
+    for session in sessions:
+        since_ns = _core.clock_ns()
+        if not inspect(session, _ANSWER_S):
+            continue
+        for frames in stack_table.read_tasks(session, since_ns):
+            own = [one for one in frames if find_owner(one["file"] or "") == MINE]
+            if not own or frames[0]["state"] == "running":
+                continue
+            place, inner = own[0], frames[0]
+            what = "" if inner is place else name_call(inner["func"] or "", inner["file"] or "")
+            where = f"{place['func']} ({shorten_file(place['file'], folder)}:{place['lineno']})"
+            found[f"{what} in {where}" if what else f"something in {where}"] += 1

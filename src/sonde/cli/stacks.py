@@ -314,7 +314,7 @@ class _Recorded(_Shown):
         if args.locals:
             self._take_locals(since_ns)
         if args.tasks:
-            self.tasks = list(_read_tasks(self.session, since_ns))
+            self.tasks = list(stack_table.read_tasks(self.session, since_ns))
 
     def _take_locals(self, since_ns: int) -> None:
         """Take stacks and locals from the inspection, which saw both at one moment: the program
@@ -386,12 +386,3 @@ def _read_raised(session: Session) -> list[StackFrame]:
         recording.query("SELECT * FROM python.exception").to_pylist(),
         recording.query("SELECT * FROM python.exception_frame").to_pylist(),
     )
-
-
-def _read_tasks(session: Session, since_ns: int) -> Iterator[list[dict[str, object]]]:
-    """Yield the tasks of the newest inspection, each as a list of frames, the innermost first."""
-    tasks: dict[object, list[dict[str, object]]] = {}
-    for row in stack_table.read_rows(session, "python.task"):
-        if row["t_ns"] >= since_ns:
-            tasks.setdefault(row["task"], []).append(row)
-    yield from tasks.values()

@@ -300,6 +300,16 @@ def read_rows(session: Session, table: str, first: int = 0) -> Iterator[dict[str
         }
 
 
+def read_tasks(session: Session, since_ns: int) -> Iterator[list[dict[str, Any]]]:
+    """Yield asyncio's tasks as an inspection since then found them, each as a list of frames, the
+    innermost first."""
+    tasks: dict[object, list[dict[str, Any]]] = {}
+    for row in read_rows(session, "python.task"):
+        if row["t_ns"] >= since_ns:
+            tasks.setdefault(row["task"], []).append(row)
+    yield from tasks.values()
+
+
 def read_newest_rows(session: Session, table: str, most: int) -> Iterator[dict[str, Any]]:
     """Yield at most so many of the newest rows of a ring, with their texts."""
     head = Ring(session.path(table + ring.SUFFIX)).head

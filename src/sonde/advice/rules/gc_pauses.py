@@ -17,15 +17,22 @@ from sonde.advice.verdict import Limit, Limits, Rows, Verdict
 
 NEEDS = ("python.gc_pause.dur_ns", "python.stack_sample.wall_ns")
 LIMITS = {
-    "share_pct": Limit(1, "of the time spent in full collections"),
-    "pause_s": Limit(0.05, "length of a stop that counts, if several come in a piece"),
+    "share_pct": Limit(3, "of the time spent in full collections"),
+    "pause_s": Limit(0.1, "length of a stop that counts, if several come in a piece"),
 }
+# What is imported makes objects that stay: it is over when the program works, wherever it is done.
 SQL = f"""
 WITH alive AS (
   SELECT DISTINCT {{piece}} AS piece, host, pid FROM python.stack_sample WHERE {{inside}}),
+importing AS (
+  SELECT host, pid, t_ns // 1000000000 AS second FROM python.stack_sample
+  WHERE {{inside}} AND thread = pid GROUP BY ALL
+  HAVING 2 * COALESCE(SUM(wall_ns) FILTER (stack IN (
+    SELECT stack FROM python.frame WHERE file LIKE '<frozen importlib%')), 0) > SUM(wall_ns)),
 pause AS (
   SELECT {{piece}} AS piece, host, pid, t_ns, dur_ns, generation, collected
-  FROM python.gc_pause WHERE {{inside}}),
+  FROM (SELECT *, t_ns // 1000000000 AS second FROM python.gc_pause WHERE {{inside}})
+  ANTI JOIN importing USING (host, pid, second)),
 total AS (
   SELECT piece, host, pid, COUNT(*) AS pauses, SUM(dur_ns) / 1e9 AS all_s,
          COALESCE(SUM(dur_ns) FILTER (generation = 2), 0) / 1e9 AS full_s,

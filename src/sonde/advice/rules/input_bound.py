@@ -20,6 +20,7 @@ NEEDS = (
 )  # fmt: skip
 LIMITS = {
     "wait_pct": Limit(10, "of a step spent waiting for data"),
+    "cheap_pct": Limit(20, "of a step that a loop without workers loads, below which all is well"),
     "alone_pct": Limit(
         25, "of a step that a loop without workers loads, below which workers may cost as much"
     ),
@@ -125,7 +126,8 @@ def judge(rows: Rows, limits: Limits) -> Iterator[Verdict]:
             # Then the loop does not wait for its workers but for its turn.
             cause, lost_pct = _blame_crowd(row, _measure(row)), wait_pct + row.queue_pct
         is_cheap = row.workers == 0 and wait_pct < limits.alone_pct
-        fired = lost_pct >= limits.wait_pct and not _is_held_up(row, wait_pct, limits)
+        least_pct = limits.wait_pct if row.workers else limits.cheap_pct
+        fired = lost_pct >= least_pct and not _is_held_up(row, wait_pct, limits)
         yield Verdict(
             row.piece, fired, evidence | dict(cause.evidence),
             lost_pct=lost_pct if cause.is_own and not is_cheap else None, severity="info",

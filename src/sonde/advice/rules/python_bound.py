@@ -19,8 +19,12 @@ UNLESS = ("sync_points",)  # without the wait, it would do so while the GPU work
 LIMITS = {
     "outside_pct": Limit(30, "of a step outside loader, model, backward pass and optimizer"),
     "python_pct": Limit(30, "of the time in which the loop's thread runs Python"),
+    "much_pct": Limit(40, "the same, from which on it is worth a warning"),
     "gpu_pct": Limit(70, "utilisation from which it does the GPU, if there is one, no harm"),
 }
+# Python inside of the model, the backward pass or the optimizer is no part of what is outside.
+_INSIDE = """SELECT stack FROM python.frame WHERE file LIKE '%/torch/nn/modules/module.py'
+  OR file LIKE '%/torch/autograd/__init__.py' OR file LIKE '%/torch/optim/%'"""
 # Of the usual step: what one in many does, and garbage collections, have rules of their own.
 SQL = f"""
 WITH step AS (
@@ -35,7 +39,7 @@ gpu AS (
   FROM system.gpu WHERE {{inside}} AND {{job_gpu}} GROUP BY 1, 2),
 sample AS (
   SELECT {{piece}} AS piece, host, pid, stack, wall_ns,
-         gil AND NOT idle AND stack NOT IN ({FETCHING}) AS runs
+         gil AND NOT idle AND stack NOT IN ({FETCHING}) AND stack NOT IN ({_INSIDE}) AS runs
   FROM python.stack_sample WHERE {{inside}} AND thread = pid),
 place AS ({PLACE}),
 share AS (
@@ -57,12 +61,14 @@ def judge(rows: Rows, limits: Limits) -> Iterator[Verdict]:
     for row in rows:
         hidden = row.util_pct is not None and row.util_pct >= limits.gpu_pct
         fired = row.outside_pct >= limits.outside_pct and row.python_pct >= limits.python_pct
+        is_much = row.python_pct >= limits.much_pct
         evidence = {"outside_model_pct": row.outside_pct, "python_pct": row.python_pct}
         if row.util_pct is not None:
             evidence["gpu_util_pct"] = row.util_pct
         yield Verdict(
             row.piece, fired and not hidden, evidence,
-            lost_pct=min(row.outside_pct, row.python_pct), readings=row.steps,
+            lost_pct=min(row.outside_pct, row.python_pct) if is_much else None, severity="info",
+            readings=row.steps,
             who="" if row.rank is None else f"rank {row.rank}",
             line=show_place(row.file, row.lineno, row.func),
         )  # fmt: skip
