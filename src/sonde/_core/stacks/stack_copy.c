@@ -3,11 +3,11 @@
  * From 3.11 on a thread's frames lie one after the other on its data stack. The top of it, where
  * things change, is copied twice in one short read, and between the two copies the same read asks
  * where the thread is. What lies below cannot change while the lowest frame of that copy is
- * alive, so it is copied afterwards, then that frame is read once more, and then what lies below:
- * a thread that left all these frames and came back by another way is found out, unless it did so
- * twice. Frames elsewhere are
- * read one by one and then read again: see outside_frames.c. If a read took too long, or anything
- * does not fit, the stack is torn: we try again a few times, then give up and count it.
+ * alive, so it is copied afterwards, then that frame is read once more, then what lies below, then
+ * that frame again: a thread that left all these frames and came back by another way is found out,
+ * unless it did so twice, at the right moments. Frames elsewhere are read one by one and then read
+ * again: see outside_frames.c. If a read took too long, or anything does not fit, the stack is torn:
+ * we try again a few times, then give up and count it.
  */
 #include "stacks/stack_copy.h"
 #include "kernel/read_memory.h"
@@ -33,6 +33,7 @@
 sonde_stack_copy sonde_copy;
 #if PY_VERSION_HEX >= 0x030b0000
 static int64_t usual_ns = 800; /* how long reading the top usually takes here */
+static uintptr_t current_after; /* the innermost frame after the second copy of the window */
 static _Alignas(8) char first_bytes[WINDOW_BELOW + WINDOW_ABOVE + FRAME_BYTES];
 static _Alignas(8) char window_bytes[sizeof first_bytes];
 static _Alignas(8) char lower_bytes[LOWER_BYTES];
@@ -130,11 +131,11 @@ static int move_window(sonde_view *view)
     return has_moved;
 }
 
-/* Read in one go: the state, the window, where the thread is, the window again. Returns 0 or
- * -errno; -EAGAIN if a guess was wrong and has been corrected. */
+/* Read in one go: the state, the window, where the thread is, the window again, where it is then.
+ * Returns 0 or -errno; -EAGAIN if a guess was wrong and has been corrected. */
 static int read_top(sonde_view *view)
 {
-    sonde_piece pieces[4] = {{&sonde_copy.state, view->state, sizeof sonde_copy.state}};
+    sonde_piece pieces[5] = {{&sonde_copy.state, view->state, sizeof sonde_copy.state}};
     size_t bytes = view->window_end - view->window;
     int is_known = view->window && (view->cframe || !HAS_CFRAME);
     if (is_known) {
@@ -142,8 +143,9 @@ static int read_top(sonde_view *view)
         pieces[2] = (sonde_piece){&sonde_copy.current, find_current_word(view),
                                   sizeof sonde_copy.current};
         pieces[3] = (sonde_piece){window_bytes, view->window, bytes};
+        pieces[4] = (sonde_piece){&current_after, pieces[2].from, sizeof current_after};
     }
-    int status = is_known ? read_in_order(pieces, 3, 4) : sonde_read_pieces(pieces, 1);
+    int status = is_known ? read_in_order(pieces, 3, 5) : sonde_read_pieces(pieces, 1);
     if (status < 0 && is_known) {
         /* Start over from the state alone. */
         view->cframe = view->window = 0;
@@ -175,6 +177,15 @@ static int read_top(sonde_view *view)
     return 0;
 }
 
+/* Has the thread left the caller of the innermost frame? Then both copies may show a frame that had
+ * ended: its bytes are there until others take their place. */
+static int has_left(uintptr_t caller)
+{
+    uintptr_t chunk = (uintptr_t)sonde_copy.state.datastack_chunk;
+    int is_on_stack = current_after >= chunk && current_after < (uintptr_t)sonde_copy.state.datastack_limit;
+    return is_inside(&sonde_copy.window, caller) && is_on_stack && current_after < caller;
+}
+
 /* Do both copies of the window agree? Then we know what ran at the moment between them. Of the
  * innermost frame only the second copy counts: calls come and go. A caller or two may have gone
  * on to another line meanwhile; that does not change who called whom. */
@@ -189,7 +200,7 @@ static int is_window_sound(void)
         if ((level > 0 || sonde_copy.is_strict) && !same_frame(first, second, level <= 2))
             return 0;
         at = previous_of(second);
-        if (at & 7)
+        if (at & 7 || (level == 0 && has_left(at)))
             return 0;
     }
     return 1;
@@ -285,14 +296,39 @@ static int find_junction(void)
     return 0;
 }
 
+typedef struct {
+    uintptr_t current;  /* the innermost frame */
+    raw_frame junction; /* FRAME_BYTES of it */
+} second_look;
+
+/* In this order: if the stack reached this far up, the frame there was alive, and is either still what
+ * it was or has been overwritten. */
+static int ask_for_look(second_look *look, const sonde_view *view, sonde_piece *pieces)
+{
+    pieces[0] = (sonde_piece){&look->current, find_current_word(view), sizeof look->current};
+    pieces[1] = (sonde_piece){&look->junction, sonde_copy.junction, FRAME_BYTES};
+    return sonde_copy.junction ? 2 : 1;
+}
+
+/* Is the lowest frame of the window still on the stack, and what it was? */
+static int still_holds(const second_look *look)
+{
+    if (sonde_copy.junction == 0)
+        return look->current == sonde_copy.current;
+    int is_on_stack = look->current >= sonde_copy.window.low &&
+                      look->current < (uintptr_t)sonde_copy.state.datastack_limit;
+    if (is_on_stack ? look->current < sonde_copy.junction : look->current != sonde_copy.current)
+        return 0;
+    return same_frame(&sonde_copy.junction_copy, &look->junction, sonde_copy.junction == sonde_copy.current);
+}
+
 /* Copy what lies below the window. Then look once more at the lowest frame of the window, and
  * whether the stack still reaches up to it: the memory of frames that have ended keeps its bytes
- * until it is used again. Then copy what lies below again, for find_lower_frame(). */
+ * until it is used again. Then copy what lies below again, for find_lower_frame(), and look again. */
 static int read_lower(const sonde_view *view)
 {
-    sonde_piece pieces[2 * MOST_CHUNKS + 2];
-    raw_frame junction; /* FRAME_BYTES of it */
-    uintptr_t current = 0;
+    sonde_piece pieces[2 * MOST_CHUNKS + 4];
+    second_look between, after;
     int64_t most_ns = 3 * limit_ns() / 2 + (sonde_copy.lower_n - 1) * SLOW_CHUNK_NS +
                       sonde_copy.outside_n * (int64_t)SLOW_PIECE_NS;
     int n = 0;
@@ -301,16 +337,13 @@ static int read_lower(const sonde_view *view)
         pieces[n] = (sonde_piece){sonde_copy.lower[n].bytes, sonde_copy.lower[n].low, bytes};
         most_ns += 2 * (int64_t)(bytes / SLOW_BYTES_PER_NS);
     }
-    /* In this order: if the stack reached this far up, the frame there was alive, and is either
-     * still what it was or has been overwritten. */
-    pieces[n++] = (sonde_piece){&current, find_current_word(view), sizeof current};
-    int first_n = n;
-    if (sonde_copy.junction)
-        pieces[n++] = (sonde_piece){&junction, sonde_copy.junction, FRAME_BYTES};
+    n += ask_for_look(&between, view, pieces + n);
+    int first_n = sonde_copy.lower_n + 1;
     for (int i = 0; i < sonde_copy.lower_n; i++, n++) {
         char *to = lower_again + (sonde_copy.lower[i].bytes - lower_bytes);
         pieces[n] = (sonde_piece){to, pieces[i].from, pieces[i].bytes};
     }
+    n += ask_for_look(&after, view, pieces + n);
     if (read_in_order(pieces, first_n, n) < 0)
         return -EFAULT;
     /* Longer than this would be time enough to leave all these frames and come back by another
@@ -318,16 +351,7 @@ static int read_lower(const sonde_view *view)
     sonde_copy.most_ns = most_ns;
     if (sonde_clock_ns() - sonde_copy.begin_ns > most_ns)
         return -EINTR;
-    if (sonde_copy.junction == 0)
-        return current == sonde_copy.current ? 0 : -EAGAIN;
-    int is_on_stack = current >= sonde_copy.window.low &&
-                      current < (uintptr_t)sonde_copy.state.datastack_limit;
-    if (is_on_stack ? current < sonde_copy.junction : current != sonde_copy.current)
-        return -EAGAIN;
-    return same_frame(&sonde_copy.junction_copy, &junction,
-                      sonde_copy.junction == sonde_copy.current)
-               ? 0
-               : -EAGAIN;
+    return still_holds(&between) && still_holds(&after) ? 0 : -EAGAIN;
 }
 
 static int needs_lower(void)
