@@ -283,7 +283,8 @@ def test_a_second_collector_gives_way(root: Path) -> None:
     held = loop.take_lock(str(root))
     assert held is not None
     code = "from sonde.collector.loop import main; main()"
-    subprocess.run([sys.executable, "-c", code, str(root)], check=True, timeout=240)
+    arguments = [str(root / "no session"), str(root)]
+    subprocess.run([sys.executable, "-c", code, *arguments], check=True, timeout=240)
     os.close(held)
 
 

@@ -15,4 +15,4 @@ def test_a_function_is_one_line_whatever_its_name_is() -> None:
     )  # fmt: skip
     lines = Result(found).show().split("\n")
     assert len(lines) == 3
-    assert lines[2].endswith("a\\x1b]0;owned\\x07\\rb (c\\x9bd.py:1)")
+    assert lines[2].endswith("a\\x1b]0;owned\\x07\\rb (/tmp/c\\x9bd.py:1)")
