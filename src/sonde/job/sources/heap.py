@@ -53,7 +53,7 @@ class Source:
             heap.start(self._every())
         except OSError as error:
             raise Unavailable(f"the allocators cannot be watched: {error}") from None
-        self._heap, self._context.detail = heap, _SEEN
+        self._heap, self._context.detail, self._is_taken = heap, _SEEN, False
         for is_here, add, watch in self._watches:
             if is_here():
                 add()
