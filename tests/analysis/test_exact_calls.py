@@ -90,11 +90,11 @@ def test_only_what_changed_is_published() -> None:
 
 ROUND = """
 import sonde.job.sources.call as source
-source.Call.RING_BYTES = 2**14  # some hundred rows
+source.Call.RING_BYTES = 2**15  # some hundred rows, twice what the end of a program needs
 def leaf(): pass
 sonde.start(**ON)
 leaf()
-for _ in range(300): publish()
+for _ in range(600): publish()
 """
 
 
