@@ -56,6 +56,7 @@ SAME = (
     "SELECT state, exit_code, rank, job FROM sonde.session",
     "SELECT table_name, written, kept FROM sonde.loss ORDER BY 1",
     "SELECT name, value FROM python.environment ORDER BY 1",
+    "SELECT source, used_ns, over_ns FROM sonde.cost ORDER BY 1",
 )
 
 

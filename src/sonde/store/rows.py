@@ -189,6 +189,23 @@ def open_table(session: Session, name: str) -> SessionTable | SharedTable | None
     return open_tables(session).get(name)
 
 
+def read_columns(session: Session, name: str, wanted: pa.Schema) -> pa.Table:
+    """Return these columns of all rows that are kept of a table, archived or not; texts are texts,
+    not numbers for them."""
+    found = open_table(session, name)
+    if found is None:
+        return wanted.empty_table()
+    parts = [archive.read_segment(part, wanted) for part in found.list_sound()]
+    live = found.read_live()
+    live = live.select([name for name in wanted.names if name in live.schema.names])
+    plain = [
+        pa.field(f.name, f.type.value_type if pa.types.is_dictionary(f.type) else f.type)
+        for f in live.schema
+    ]
+    every = [wanted.empty_table(), *parts, live.cast(pa.schema(plain))]
+    return pa.concat_tables(every, promote_options="default")
+
+
 def _retry(open_all: Callable[[], dict[str, SessionTable]]) -> dict[str, SessionTable]:
     # The collector removes the rings of an ended session once all rows are archived.
     for _ in range(3):

@@ -10,8 +10,7 @@ import pyarrow as pa
 
 from sonde.session import Session
 from sonde.session.schema import make_schema
-from sonde.store import archive
-from sonde.store.rows import arrow_schema, open_table
+from sonde.store.rows import arrow_schema, read_columns
 from sonde.store.view import Row, view_of_rows
 from sonde.tables import name_row
 from sonde.tables.heap import HeapSampling
@@ -53,15 +52,10 @@ def _list_costs(session: Session) -> Iterator[Row]:
 
 def _read_counts(session: Session, meter: _Meter) -> list[tuple[int, int]]:
     """Return when a source counted, and what it had used by then."""
-    table = open_table(session, name_row(meter.row))
-    if table is None:
-        return []
-    wanted = pa.schema(
-        [arrow_schema(make_schema(meter.row, name_row(meter.row), "process")).field(name)
-         for name in ("t_ns", meter.column)]
-    )  # fmt: skip
-    parts = [archive.read_segment(part, wanted) for part in table.list_sound()]
-    whole = pa.concat_tables([*parts, table.read_live().select(wanted.names)])
+    name = name_row(meter.row)
+    schema = arrow_schema(make_schema(meter.row, name, "process"))
+    wanted = pa.schema([schema.field("t_ns"), schema.field(meter.column)])
+    whole = read_columns(session, name, wanted)
     return sorted(zip(*(column.to_pylist() for column in whole.columns), strict=True))
 
 

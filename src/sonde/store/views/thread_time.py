@@ -9,8 +9,7 @@ import pyarrow as pa
 
 from sonde.session import Session, stack_table
 from sonde.session.schema import make_schema
-from sonde.store import archive
-from sonde.store.rows import arrow_schema, open_table
+from sonde.store.rows import arrow_schema, read_columns
 from sonde.store.view import Row, view_of_rows
 from sonde.store.views.stacks import find_chains, find_names
 from sonde.store.wait_kinds import CPU, CPU_QUEUE, OTHER, refine_wait
@@ -62,30 +61,13 @@ def _split(
 
 def _add_up(session: Session) -> list[dict[str, Any]]:
     """Return the sums of all samples that are kept, by thread, stack and state."""
-    found = open_table(session, stack_table.SAMPLES)
-    if found is None:
-        return []
     wanted = arrow_schema(make_schema(StackSample, name_row(StackSample), "process"))
     wanted = pa.schema([wanted.field(name) for name in (*_KEYS, *_SUMS)])
-    parts = [archive.read_segment(part, wanted) for part in found.list_sound()]
-    live = found.read_live()
-    live = live.select([name for name in wanted.names if name in live.schema.names])
-    whole = pa.concat_tables(
-        [wanted.empty_table(), *parts, _decode(live)], promote_options="default"
-    )
+    whole = read_columns(session, stack_table.SAMPLES, wanted)
     sums = whole.group_by(_KEYS).aggregate([(name, "sum") for name in _SUMS])
     return [
         {key.removesuffix("_sum"): value for key, value in row.items()} for row in sums.to_pylist()
     ]
-
-
-def _decode(table: pa.Table) -> pa.Table:
-    """Return the table with texts instead of numbers for them."""
-    plain = [
-        pa.field(f.name, f.type.value_type if pa.types.is_dictionary(f.type) else f.type)
-        for f in table.schema
-    ]
-    return table.cast(pa.schema(plain))
 
 
 THREAD_TIME = view_of_rows(
