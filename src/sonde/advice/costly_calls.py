@@ -300,7 +300,8 @@ CALLS = (
     CostlyCall(
         "file_questions", "Asking the file system what is there takes much of the time",
         "list a folder once (os.scandir) instead of asking about each file, and keep the answer",
-        ("/glob.py", "/genericpath.py", "/pathlib.py", "/fnmatch.py"),
+        ("/glob.py", "/genericpath.py", "/fnmatch.py", "/pathlib.py:_select_from",
+         "/pathlib.py:_iterate_directories"),
         ("posix.stat", "posix.lstat", "posix.listdir", "posix.scandir", "posix.access"),
         is_avoidable=False,
     ),
