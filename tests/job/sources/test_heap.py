@@ -48,6 +48,17 @@ def find_first(root: Path) -> str:
     return min(list_sessions(str(root)), key=lambda session: session.start_wall_ns).folder
 
 
+def add_up_functions(root: Path) -> dict[str, dict[str, int]]:
+    """Return what each function, and what it calls, holds and has allocated in buffers."""
+    rows = read(
+        root,
+        "SELECT f.func, SUM(alive_bytes)::BIGINT AS alive, SUM(allocated_bytes)::BIGINT AS allocated "
+        "FROM python.heap JOIN (SELECT DISTINCT stack, func FROM python.frame) AS f USING (stack) "
+        "WHERE type IS NULL GROUP BY 1",
+    )
+    return {row["func"]: row for row in rows}
+
+
 def find_line(root: Path, line: int, kind: str | None = None) -> dict[str, float]:
     of = "type IS NULL" if kind is None else f"type = '{kind}'"
     (row,) = read(
@@ -205,13 +216,7 @@ os.kill(os.getpid(), 9)
 
 def test_arrays_of_numpy_are_known_by_line(run, root) -> None:
     run(START + ARRAYS, check=False)
-    rows = read(
-        root,
-        "SELECT f.func, SUM(alive_bytes)::BIGINT AS alive, SUM(allocated_bytes)::BIGINT AS allocated "
-        "FROM python.heap JOIN (SELECT DISTINCT stack, func FROM python.frame) AS f USING (stack) "
-        "WHERE f.func IN ('keep', 'churn', '<module>') GROUP BY 1",
-    )
-    found = {row["func"]: row for row in rows}
+    found = add_up_functions(root)
     assert found["keep"]["alive"] == pytest.approx(60_000_000, rel=0.1)
     assert found["churn"]["allocated"] == pytest.approx(400_000_000, rel=0.1)
     assert found["churn"]["alive"] < 10_000_000
@@ -252,13 +257,7 @@ print("unharmed")
 def test_tensors_on_the_cpu_are_known_by_line(run_torch, root) -> None:
     need("torch")
     assert run_torch("import torch\n" + START + TENSORS).stdout == "unharmed\n"
-    rows = read(
-        root,
-        "SELECT f.func, SUM(alive_bytes)::BIGINT AS alive, SUM(allocated_bytes)::BIGINT AS allocated "
-        "FROM python.heap JOIN (SELECT DISTINCT stack, func FROM python.frame) AS f USING (stack) "
-        "WHERE type IS NULL AND f.func IN ('keep', 'churn', 'keep_graph') GROUP BY 1",
-    )
-    found = {row["func"]: row for row in rows}
+    found = add_up_functions(root)
     assert found["keep"]["alive"] == pytest.approx(60_000_000, rel=0.1)
     # Each loss keeps what exp() gave, and nothing else.
     assert found["keep_graph"]["alive"] == pytest.approx(31_000_000, rel=0.1)
