@@ -2,8 +2,9 @@
 #ifndef SONDE_SAMPLES_H
 #define SONDE_SAMPLES_H
 
+#include "heap/own_stack.h" /* first: Python.h wants to be, in front of the system's headers */
+
 #include "heap/blocks.h"
-#include "heap/own_stack.h"
 
 /* Rows as their tables lay them out; tables/heap.py names the columns. */
 typedef struct {
