@@ -18,10 +18,11 @@ candidates = [
 ]
 for path in filter(None, candidates):
     found = subprocess.run(
-        [path, "-c", "import sys; print('%d.%d' % sys.version_info[:2] + sys.abiflags)"],
+        [path, "-c", "import sys; print('%d.%d' % sys.version_info[:2] + sys.abiflags, sys.executable)"],
         capture_output=True, text=True, check=False,
     )  # fmt: skip
-    if found.stdout.strip() == version:
-        print(path)
+    name, _, executable = found.stdout.strip().partition(" ")
+    if name == version:
+        print(executable)  # not the path itself, which may be a script that chooses a Python
         sys.exit(0)
 sys.exit(1)

@@ -7,7 +7,7 @@ import pytest
 import sonde
 from sonde.job.sources.cuda_memory import sum_places
 from sonde.session import list_sessions
-from support.needs import need_cuda
+from support.needs import need, need_cuda
 
 TORCH = "/lib/torch/"
 SEGMENTS = [
@@ -61,6 +61,7 @@ def test_memory_belongs_to_the_innermost_line_that_is_not_of_torch() -> None:
 
 
 def test_without_cuda_the_source_says_so(run_torch, root) -> None:
+    need("torch")
     code = "import sonde\nsonde.start(source_cuda_memory='on')\nimport torch\nsonde.stop()\n"
     if run_torch(code + "print(torch.version.cuda)").stdout != "None\n":
         pytest.skip("this torch was built for CUDA")
