@@ -115,9 +115,9 @@ if not TYPE_CHECKING:
 
             if not _PLACES[name].startswith("job.") or not is_in_subinterpreter(error):
                 raise
-            from sonde.job.subinterpreter import Nothing
+            from sonde.job.subinterpreter import stand_in_for
 
-            globals()[name] = Nothing()
+            globals()[name] = stand_in_for(name)
             return globals()[name]
         found = globals()[name] = getattr(module, name)
         return found

@@ -13,7 +13,7 @@ from sonde.job.deferred_source import DeferredSource
 from sonde.job.fork import DELAY_NS, ForkLock, end_with_multiprocessing, watch_forks
 from sonde.job.notice import print_complaints, print_notice
 from sonde.job.source_context import SourceContext
-from sonde.job.table_writers import TableWriters
+from sonde.job.table_writers import Row, TableWriters
 from sonde.job.uncaught import find_last_exception
 from sonde.session import files
 from sonde.session.writer import SessionWriter, set_current
@@ -225,7 +225,7 @@ class Recorder:
 
     # ---- tables ------------------------------------------------------------------------------
 
-    def open_table(self, row: type, table: str) -> _core.Writer:
+    def open_table(self, row: Row, table: str) -> _core.Writer:
         """Return the writer of a table: always the same one, across stop, start and fork."""
         with self.lock:
             self.leave_if_filtered()

@@ -1,6 +1,7 @@
-"""What the names of `sonde` do in a subinterpreter: `span`, `counter` and `mark` write to the
-recording of the process, the others do nothing. Nor do any after a filter of system calls that a
-recorded program has installed.
+"""What the names of `sonde` do in a subinterpreter: `span`, `counter`, `mark`, the objects of
+`sonde.profiler` and what `table` returns write to the recording of the process; `step` ends a step
+of the process; the others do nothing. Nor do any after a filter of system calls that a recorded
+program has installed.
 
 The stacks of its threads are recorded, because the sampler sees all interpreters of the process."""
 
@@ -10,9 +11,18 @@ import sys
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
+    from collections.abc import Callable
     from typing import Any
 
 _WHY = "this is a subinterpreter: the main interpreter decides whether the process is recorded"
+
+
+def check(error: ImportError) -> None:
+    """Raise the error again unless it means that this is a subinterpreter."""
+    from sonde.errors import is_in_subinterpreter
+
+    if not is_in_subinterpreter(error):
+        raise error
 
 
 def load_core() -> Any:
@@ -21,13 +31,16 @@ def load_core() -> Any:
     from importlib.machinery import ExtensionFileLoader, ModuleSpec, PathFinder
 
     name = "sonde._sub"
+    if name in sys.modules:
+        return sys.modules[name]
     core = PathFinder.find_spec("sonde._core", sys.modules["sonde"].__path__)
     if core is None or core.origin is None:
         raise ImportError("the file of sonde._core is not there")
     spec = ModuleSpec(name, ExtensionFileLoader(name, core.origin), origin=core.origin)
     module = _imp.create_dynamic(spec)
     _imp.exec_dynamic(module)
-    return module
+    # One for all of our modules: which region is the innermost one is its state.
+    return sys.modules.setdefault(name, module)
 
 
 class Nothing:
@@ -71,5 +84,30 @@ class NoRecorder:
     def set_on(self, on: bool) -> None:
         pass
 
-    def open_table(self, _row: type, _table: str) -> Any:
-        return lambda *_values: None
+    def open_table(self, row: type, table: str) -> Any:
+        from sonde.errors import SchemaError
+        from sonde.session.schema import make_schema
+
+        schema = make_schema(row, table)
+        try:
+            emit = load_core().open_table(
+                schema.dump(), schema.kinds, schema.optional, schema.timed
+            )
+        except ValueError as error:
+            raise SchemaError(str(error)) from None
+        return emit or (lambda *_values: None)
+
+
+def stand_in_for(name: str) -> object:
+    """Return what `sonde.NAME` is in a subinterpreter if its module cannot be loaded there."""
+    return load_core().end_step if name == "step" else Nothing()
+
+
+def refuse(what: str, result: object = None) -> Callable[..., Any]:
+    """Return a function that returns `result` and does nothing but say so, and why, in one line."""
+
+    def say(*_args: object, **_settings: object) -> object:
+        sys.stderr.write(f"sonde: {what} does nothing here: {_WHY}\n")
+        return result
+
+    return say

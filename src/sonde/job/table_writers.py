@@ -13,6 +13,9 @@ if TYPE_CHECKING:
     from sonde.session.writer import SessionWriter
 
 
+Row = type | Schema  # what names the columns of a table
+
+
 def is_ours(table: str) -> bool:
     """Tell whether a table is one of sonde's own, and not the program's."""
     return table.partition(".")[0] in RESERVED
@@ -41,12 +44,12 @@ class TableWriters:
         self._make_opener = make_opener
 
     def open(
-        self, row: type, name: str, session: SessionWriter | None, *, soon: bool
+        self, row: Row, name: str, session: SessionWriter | None, *, soon: bool
     ) -> _core.Writer:
         """Return the writer of a table: always the same one, across stop, start and fork.
 
         `soon` means that there is no session yet, but that the first row begins one."""
-        schema = make_schema(row, name)
+        schema = row if isinstance(row, Schema) else make_schema(row, name)
         known = self._tables.get(name)
         if known is not None:
             if known.schema.dump() != schema.dump():

@@ -12,18 +12,29 @@ arguments raises a `sonde.Error`.
 
 from __future__ import annotations
 
-from sonde.job.mxnet.calls import (
-    dump,
-    dump_profile,
-    dumps,
-    pause,
-    profiler_set_config,
-    profiler_set_state,
-    resume,
-    set_config,
-    set_kvstore_handle,
-    set_state,
-)
+try:
+    from sonde.job.mxnet.calls import (
+        dump,
+        dump_profile,
+        dumps,
+        pause,
+        profiler_set_config,
+        profiler_set_state,
+        resume,
+        set_config,
+        set_kvstore_handle,
+        set_state,
+    )
+except ImportError as error:
+    from sonde.job.subinterpreter import check, refuse
+
+    check(error)
+    dump, dump_profile = refuse("profiler.dump()"), refuse("profiler.dump_profile()")
+    dumps = refuse("profiler.dumps()", "")
+    pause, resume = refuse("profiler.pause()"), refuse("profiler.resume()")
+    set_config, set_state = refuse("profiler.set_config()"), refuse("profiler.set_state()")
+    profiler_set_config, profiler_set_state = set_config, set_state
+    set_kvstore_handle = refuse("profiler.set_kvstore_handle()")
 from sonde.job.mxnet.objects import Counter, Domain, Event, Frame, Marker, Task, scope
 
 __all__ = [

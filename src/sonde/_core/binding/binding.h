@@ -72,9 +72,19 @@ extern PyTypeObject sonde_WriterType;
  * with an exception if it has none, or if its rows are of other kinds. */
 PyObject *sonde_writer_ring(PyObject *writer, const char *kinds, sonde_ring_handle *ring);
 
-/* Copy the handle of its ring to where subinterpreters look for it, and set `shared` there to NULL before
- * the ring goes; see kernel/sub_lock.h. `to` stays valid for good. Returns whether there is a ring. */
-int sonde_writer_lend(PyObject *writer, sonde_ring_handle *to);
+/* What a Writer writes to, for subinterpreters, which share no object with it. Read and changed with the
+ * lock of kernel/sub_lock.h. */
+typedef struct {
+    sonde_ring_handle ring;   /* `shared` is NULL while there is none */
+    sonde_intern_handle text; /* valid while there is a ring */
+    const uint32_t *on;       /* are rows wanted now? Valid while there is a ring */
+    int is_due;               /* the first row has the ring made */
+    uint32_t forks;           /* sonde_forks when all this was set */
+} sonde_lent_ring;
+
+/* From now on, keep a copy there of what the writer writes to. `to` stays valid for good; a writer has
+ * one at most. Returns whether there is a ring now. */
+int sonde_writer_lend(PyObject *writer, sonde_lent_ring *to);
 
 /* Check that its rows are of these kinds. Returns 0, or -1 with ValueError. */
 int sonde_writer_is(PyObject *writer, const char *kinds);

@@ -114,4 +114,20 @@ static int put_value(const sonde_row_layout *layout, sonde_row *row, int column,
     }
 }
 
+/* Put all values of a row; `timed` is 1 if the first column is filled in from the clock. */
+static inline int put_values(const sonde_row_layout *layout, sonde_row *row, int timed, PyObject *const *args,
+                             Py_ssize_t given, PyObject *kwnames)
+{
+    if (given != layout->columns - timed || kwnames != NULL) {
+        PyErr_Format(PyExc_TypeError, "%d values in order expected, %zd given", layout->columns - timed, given);
+        return -1;
+    }
+    for (int i = 0; i < given; i++)
+        if (put_value(layout, row, timed + i, args[i]) < 0)
+            return -1;
+    if (timed)
+        row->words[0] = (uint64_t)sonde_clock_ns();
+    return 0;
+}
+
 #endif

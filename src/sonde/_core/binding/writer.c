@@ -20,7 +20,7 @@ typedef struct {
     int timed;                     /* the first column is filled in from the clock */
     int strict;                    /* raise instead of counting */
     int is_guest;                  /* a table of the program: its texts leave room for ours */
-    sonde_ring_handle *lent;       /* a copy of `ring` for subinterpreters; or NULL */
+    sonde_lent_ring *lent;         /* a copy of all this for subinterpreters; or NULL */
     uint32_t forks;                /* sonde_forks when `on` and `ring` were set */
     sonde_row_layout layout;
 } WriterObject;
@@ -63,23 +63,6 @@ int sonde_writer_count(PyObject *writer, uint64_t *rows, uint64_t *capacity)
     }
     SONDE_EXCLUDE_END
     return status;
-}
-
-static int put_values(WriterObject *self, sonde_row *row, PyObject *const *args, Py_ssize_t given,
-                      PyObject *kwnames)
-{
-    int first = self->timed;
-    if (given != self->layout.columns - first || kwnames != NULL) {
-        PyErr_Format(PyExc_TypeError, "%d values in order expected, %zd given",
-                     self->layout.columns - first, given);
-        return -1;
-    }
-    for (int i = 0; i < given; i++)
-        if (put_value(&self->layout, row, first + i, args[i]) < 0)
-            return -1;
-    if (first)
-        row->words[0] = (uint64_t)sonde_clock_ns();
-    return 0;
 }
 
 /* A value that does not fit is counted in the job and raised in the tool; but an exception that
@@ -201,7 +184,7 @@ static PyObject *writer_call(PyObject *callable, PyObject *const *args, size_t n
     row.nulls = 0;
     for (uint32_t i = 0; i < self->layout.row_bytes / 8; i++)
         row.words[i] = 0;
-    int status = put_values(self, &row, args, PyVectorcall_NARGS(nargsf), kwnames);
+    int status = put_values(&self->layout, &row, self->timed, args, PyVectorcall_NARGS(nargsf), kwnames);
     if (status == 0)
         (void)sonde_ring_append(&row.ring, row.words, row.nulls); /* a drop is counted there */
     else if (is_misfit(self, &row.ring))
@@ -241,14 +224,18 @@ static PyObject *writer_new(PyTypeObject *type, PyObject *args, PyObject *kwargs
     return (PyObject *)self;
 }
 
-/* Let subinterpreters have a copy of the ring; NULL: no longer. */
-static void lend(WriterObject *self, sonde_ring_handle *to)
+/* Tell subinterpreters what this writer writes to now. */
+static void tell_subs(const WriterObject *self)
 {
-    if (self->lent == to)
+    if (self->lent == NULL)
         return;
+    sonde_lent_ring now = {.on = self->on, .is_due = self->opener != NULL, .forks = self->forks};
+    if (self->ring.shared != NULL) {
+        now.ring = self->ring;
+        now.text = *sonde_text_table(self->text);
+    }
     sonde_sub_lock();
-    *(to != NULL ? to : self->lent) = to != NULL ? self->ring : (sonde_ring_handle){0};
-    self->lent = to;
+    *self->lent = now;
     sonde_sub_unlock();
 }
 
@@ -261,9 +248,9 @@ static void writer_release(WriterObject *self, PyObject *old[4])
     old[3] = self->opener;
     self->on = &always_off;
     sonde_store_relaxed(&self->ring.shared, NULL);
-    lend(self, NULL);
     self->forks = sonde_forks;
     self->text = self->ring_map = self->page_map = self->opener = NULL;
+    tell_subs(self);
 }
 
 static void drop(PyObject *old[4])
@@ -315,6 +302,7 @@ static PyObject *writer_attach(WriterObject *self, PyObject *args)
     self->ring_map = Py_NewRef(ring_map);
     self->page_map = Py_NewRef(page_map);
     self->on = on;
+    tell_subs(self);
     SONDE_EXCLUDE_END
     drop(old);
     Py_RETURN_NONE;
@@ -327,6 +315,7 @@ static PyObject *writer_later(WriterObject *self, PyObject *opener)
     writer_release(self, old);
     self->opener = Py_XNewRef(opener);
     self->on = opener == NULL ? &always_off : &always_on;
+    tell_subs(self);
     SONDE_EXCLUDE_END
     drop(old);
     Py_RETURN_NONE;
@@ -349,14 +338,15 @@ PyObject *sonde_writer_ring(PyObject *object, const char *kinds, sonde_ring_hand
     return map;
 }
 
-int sonde_writer_lend(PyObject *writer, sonde_ring_handle *to)
+int sonde_writer_lend(PyObject *writer, sonde_lent_ring *to)
 {
     WriterObject *self = (WriterObject *)writer;
     int is_lent;
     SONDE_EXCLUDE_BEGIN(self)
+    self->lent = to;
     is_lent = find_ring(self) != NULL;
-    if (is_lent)
-        lend(self, to);
+    if (is_lent || self->forks == sonde_forks)
+        tell_subs(self);
     SONDE_EXCLUDE_END
     return is_lent;
 }

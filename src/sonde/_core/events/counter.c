@@ -390,6 +390,6 @@ static PyType_Slot sub_slots[] = {
 PyType_Spec sonde_sub_count = {
     .name = "sonde._core.Count",
     .basicsize = sizeof(CountObject),
-    .flags = Py_TPFLAGS_DEFAULT,
+    .flags = Py_TPFLAGS_DEFAULT | Py_TPFLAGS_BASETYPE,
     .slots = sub_slots,
 };

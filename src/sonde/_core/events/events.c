@@ -148,18 +148,18 @@ int64_t sonde_events_number(uint32_t slot)
 
 /* ---- what subinterpreters write ---------------------------------------------------- */
 
-sonde_ring_handle sonde_lent[EVENT_TABLES];
+sonde_lent_ring sonde_lent[EVENT_TABLES];
 
 void sonde_sub_put(int table, const void *row, uint32_t nulls)
 {
-    if (sonde_lent[table].shared != NULL)
-        (void)sonde_ring_append(&sonde_lent[table], row, nulls); /* a drop is counted there */
+    if (sonde_lent[table].ring.shared != NULL)
+        (void)sonde_ring_append(&sonde_lent[table].ring, row, nulls); /* a drop is counted there */
 }
 
 void sonde_sub_lose_text(int table)
 {
-    if (sonde_lent[table].shared != NULL)
-        sonde_add_relaxed(&sonde_lent[table].shared->text_lost, 1);
+    if (sonde_lent[table].ring.shared != NULL)
+        sonde_add_relaxed(&sonde_lent[table].ring.shared->text_lost, 1);
 }
 
 /* ---- texts ----------------------------------------------------------------------- */

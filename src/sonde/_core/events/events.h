@@ -16,7 +16,7 @@ extern PyMethodDef sonde_events_methods[];
 int sonde_region_ready(PyObject *core);
 
 /* The types of a subinterpreter, where a type belongs to a module: Named is the base of the others. */
-extern PyType_Spec sonde_sub_named, sonde_sub_span, sonde_sub_count;
+extern PyType_Spec sonde_sub_named, sonde_sub_region, sonde_sub_span, sonde_sub_count, sonde_sub_mark;
 
 /* Have calls of the type make spans at the usual price. */
 void sonde_sub_span_ready(PyTypeObject *type);

@@ -130,3 +130,14 @@ PyTypeObject sonde_MarkType = {
     .tp_repr = mark_repr,
     .tp_methods = mark_methods,
 };
+
+static PyType_Slot sub_slots[] = {
+    {Py_tp_new, sonde_named_parse}, {Py_tp_repr, mark_repr}, {Py_tp_methods, mark_methods}, {0, NULL},
+};
+
+PyType_Spec sonde_sub_mark = {
+    .name = "sonde._core.Mark",
+    .basicsize = sizeof(sonde_named),
+    .flags = Py_TPFLAGS_DEFAULT | Py_TPFLAGS_BASETYPE,
+    .slots = sub_slots,
+};

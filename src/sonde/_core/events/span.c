@@ -72,7 +72,7 @@ static int64_t find_id(const RegionObject *self)
 static PyObject *region_under(PyObject *object, PyObject *parent)
 {
     RegionObject *self = (RegionObject *)object;
-    if (PyObject_TypeCheck(parent, self->sub == NULL ? &sonde_RegionType : self->sub->span_type)) {
+    if (PyObject_TypeCheck(parent, self->sub == NULL ? &sonde_RegionType : self->sub->region_type)) {
         self->under = find_id((RegionObject *)parent);
     } else if (parent == Py_None) {
         self->under = 0;
@@ -372,17 +372,28 @@ static PyMemberDef sub_members[] = {
     {NULL, 0, 0, 0, NULL},
 };
 
-static PyType_Slot sub_slots[] = {
-    {Py_tp_new, span_new},         {Py_tp_dealloc, region_dealloc},   {Py_tp_repr, region_repr},
+static PyType_Slot sub_region_slots[] = {
+    {Py_tp_new, region_new},         {Py_tp_dealloc, region_dealloc}, {Py_tp_repr, region_repr},
     {Py_tp_call, PyVectorcall_Call}, {Py_tp_methods, region_methods}, {Py_tp_getset, region_getset},
-    {Py_tp_members, sub_members},  {0, NULL},
+    {Py_tp_members, sub_members},    {0, NULL},
+};
+
+PyType_Spec sonde_sub_region = {
+    .name = "sonde._core.Region",
+    .basicsize = sizeof(RegionObject),
+    .flags = Py_TPFLAGS_DEFAULT | Py_TPFLAGS_BASETYPE | Py_TPFLAGS_HAVE_VECTORCALL,
+    .slots = sub_region_slots,
+};
+
+static PyType_Slot sub_span_slots[] = {
+    {Py_tp_new, span_new}, {Py_tp_call, PyVectorcall_Call}, {Py_tp_members, sub_members}, {0, NULL},
 };
 
 PyType_Spec sonde_sub_span = {
     .name = "sonde.span",
     .basicsize = sizeof(RegionObject),
     .flags = Py_TPFLAGS_DEFAULT | Py_TPFLAGS_HAVE_VECTORCALL,
-    .slots = sub_slots,
+    .slots = sub_span_slots,
 };
 
 void sonde_sub_span_ready(PyTypeObject *type) { type->tp_vectorcall = span_make; }

@@ -9,6 +9,9 @@ sonde_sub *sonde_sub_of(PyTypeObject *type)
 {
     if (!(type->tp_flags & Py_TPFLAGS_HEAPTYPE) || PyInterpreterState_Get() == PyInterpreterState_Main())
         return NULL;
+    /* A class of the program belongs to no module in C; one of ours is among its bases. */
+    while (type->tp_base != NULL && ((PyHeapTypeObject *)type)->ht_module == NULL)
+        type = type->tp_base;
     return PyType_GetModuleState(type);
 }
 
@@ -23,9 +26,7 @@ static int is_finalizing(void)
 #endif
 }
 
-/* Call this as a thread of the main interpreter, which may have to wait for its GIL. At the end of the
- * process, when a thread that wants this GIL is ended, do nothing. */
-static void visit_main(void (*call)(unsigned tables), unsigned tables)
+void sonde_sub_visit(void (*call)(void *argument), void *argument)
 {
     if (is_finalizing())
         return;
@@ -33,7 +34,7 @@ static void visit_main(void (*call)(unsigned tables), unsigned tables)
     PyThreadState *guest = PyThreadState_New(PyInterpreterState_Main());
     if (guest != NULL) {
         PyEval_RestoreThread(guest);
-        call(tables);
+        call(argument);
         PyThreadState_Clear(guest);
         PyThreadState_DeleteCurrent();
     }
@@ -52,12 +53,12 @@ static void lend(int table)
     Py_DECREF(writer);
 }
 
-static void lend_all(unsigned tables)
+static void lend_all(void *tables)
 {
     if (sonde_events.totals == NULL && !sonde_events_wake())
         return;
     for (int table = 0; table < EVENT_TABLES; table++)
-        if (tables >> table & 1)
+        if (*(unsigned *)tables >> table & 1)
             lend(table);
 }
 
@@ -69,7 +70,7 @@ static int is_due(unsigned tables)
     if (sonde_events.epoch == 0 || !sonde_events.is_open || !sonde_load_relaxed(sonde_events.on))
         return 0;
     for (int table = 0; table < EVENT_TABLES; table++)
-        if (tables >> table & 1 && sonde_lent[table].shared == NULL && refused[table] != sonde_events.epoch)
+        if (tables >> table & 1 && sonde_lent[table].ring.shared == NULL && refused[table] != sonde_events.epoch)
             return 1;
     return tables != 0 && sonde_events.totals == NULL;
 }
@@ -79,7 +80,7 @@ void sonde_sub_take(sonde_sub *sub, unsigned tables)
     sonde_sub_lock();
     if (is_due(tables)) {
         sonde_sub_unlock();
-        visit_main(lend_all, tables);
+        sonde_sub_visit(lend_all, &tables);
         sonde_sub_lock();
     }
     /* Up to 3.11, making an object may run a garbage collection, and that may run any code. */
@@ -97,7 +98,7 @@ void sonde_sub_give(const sonde_sub *sub)
 
 static int fork_status;
 
-static void announce(unsigned Py_UNUSED(tables))
+static void announce(void *Py_UNUSED(nothing))
 {
     SONDE_EXCLUDE_BEGIN(&sonde_events_turn)
     sonde_has_subs = 1;
@@ -111,7 +112,7 @@ int sonde_sub_begin(sonde_sub *sub)
     sub->current = PyContextVar_New("sonde_region", NULL);
     if (sub->current == NULL)
         return -1;
-    visit_main(announce, 0);
+    sonde_sub_visit(announce, NULL);
     if (!sonde_has_subs || fork_status < 0)
         PyErr_SetString(PyExc_ImportError, "sonde._core cannot record events of this interpreter");
     return PyErr_Occurred() ? -1 : 0;

@@ -15,7 +15,7 @@ typedef struct {
     uint32_t number;
     PyObject *current;       /* context variable: the number of the innermost region */
     int collects;            /* with the lock: was the garbage collector on? */
-    PyTypeObject *span_type; /* borrowed: the module has it for as long as it lives */
+    PyTypeObject *region_type, *emit_type; /* borrowed: the module has them for as long as it lives */
     /* Ids of texts in the recording with this epoch, by the address of the str, which is kept alive. */
     struct { PyObject *str; uint32_t id, epoch; } texts[SONDE_SUB_TEXTS];
 } sonde_sub;
@@ -42,8 +42,12 @@ static inline void sonde_sub_leave(const sonde_sub *sub)
         sonde_sub_give(sub);
 }
 
-/* The rings as the writers of the main interpreter have lent them; `shared` is NULL where none is. */
-extern sonde_ring_handle sonde_lent[EVENT_TABLES];
+/* Call this as a thread of the main interpreter, which may have to wait for its GIL. At the end of the
+ * process, when a thread that wants this GIL is ended, do nothing. Without the lock. */
+void sonde_sub_visit(void (*call)(void *argument), void *argument);
+
+/* The rings as the writers of the main interpreter have lent them. */
+extern sonde_lent_ring sonde_lent[EVENT_TABLES];
 
 /* With the lock: append a row; it is dropped if there was no room for its ring. */
 void sonde_sub_put(int table, const void *row, uint32_t nulls);
@@ -53,5 +57,10 @@ void sonde_sub_lose_text(int table);
 
 /* Make this known as the module of a subinterpreter. Returns 0, or -1 with an exception. */
 int sonde_sub_begin(sonde_sub *sub);
+
+/* The type of what writes rows to a table of the program, and what Python calls (subinterpreter_table.c). */
+extern PyType_Spec sonde_sub_emit;
+PyObject *sonde_sub_open_table(PyObject *module, PyObject *args);
+PyObject *sonde_sub_end_step(PyObject *module, PyObject *none);
 
 #endif

@@ -18,10 +18,15 @@ static int fill_module(PyObject *module)
         return -1;
     }
     PyTypeObject *named = add_type(module, &sonde_sub_named, &PyBaseObject_Type);
-    if (named == NULL || (sub->span_type = add_type(module, &sonde_sub_span, named)) == NULL ||
-        add_type(module, &sonde_sub_count, named) == NULL)
+    if (named == NULL || add_type(module, &sonde_sub_count, named) == NULL ||
+        add_type(module, &sonde_sub_mark, named) == NULL ||
+        (sub->region_type = add_type(module, &sonde_sub_region, named)) == NULL ||
+        (sub->emit_type = add_type(module, &sonde_sub_emit, &PyBaseObject_Type)) == NULL)
         return -1;
-    sonde_sub_span_ready(sub->span_type);
+    PyTypeObject *span = add_type(module, &sonde_sub_span, sub->region_type);
+    if (span == NULL)
+        return -1;
+    sonde_sub_span_ready(span);
     return sonde_sub_begin(sub);
 }
 
@@ -38,6 +43,10 @@ static void free_module(void *module)
 static PyMethodDef functions[] = {
     {"mark", (PyCFunction)(void (*)(void))sonde_sub_mark_now, METH_FASTCALL | METH_KEYWORDS,
      "mark(name, /, **attributes): mark this moment."},
+    {"open_table", sonde_sub_open_table, METH_VARARGS,
+     "open_table(schema, kinds, optional, timed): return what writes rows to this table of the process;\n"
+     "None if there is none. ValueError says why its columns are not possible."},
+    {"end_step", sonde_sub_end_step, METH_NOARGS, "Call sonde.step() in the main interpreter; return its result."},
     {NULL, NULL, 0, NULL},
 };
 
@@ -55,7 +64,7 @@ static PyModuleDef_Slot slots[] = {
 static struct PyModuleDef definition = {
     PyModuleDef_HEAD_INIT,
     .m_name = "sonde._sub",
-    .m_doc = "Events of a subinterpreter.",
+    .m_doc = "Events and rows of a subinterpreter.",
     .m_size = sizeof(sonde_sub),
     .m_methods = functions,
     .m_slots = slots,

@@ -9,7 +9,16 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from contextvars import ContextVar
 
-from sonde import _core
+from sonde.errors import is_in_subinterpreter
+
+try:
+    from sonde import _core
+except ImportError as error:
+    if not is_in_subinterpreter(error):
+        raise
+    from sonde.job.subinterpreter import load_core
+
+    _core = load_core()  # it has all that this module uses
 
 _NO_SCOPE = "<unk>:"
 _scope: ContextVar[str] = ContextVar("sonde_profiler_scope", default=_NO_SCOPE)
