@@ -222,6 +222,9 @@ def test_arrays_of_numpy_are_known_by_line(run, root) -> None:
     assert found["churn"]["alive"] < 10_000_000
     # All of it, what the import keeps, and the array that was enlarged to 32 MB.
     assert 90_000_000 < found["<module>"]["alive"] < 120_000_000
+    assert not read(
+        root, "SELECT detail FROM sonde.source_log WHERE detail LIKE '%is not seen: this%'"
+    )
 
 
 TENSORS = """

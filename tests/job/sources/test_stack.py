@@ -259,8 +259,12 @@ import ctypes, sonde, time
 offsets = (ctypes.c_uint64 * 64).in_dll(ctypes.pythonapi, "_PyRuntime")
 for word in range({first}, {last}):
     offsets[word] += 1 << 17
-print(sonde.start(collector=False))
-time.sleep(.5)
+folder = sonde.start(collector=False)
+from sonde.session import Session, stack_table
+end = time.monotonic() + 60
+while not any(stack_table.read_nodes(Session(folder)).samples) and time.monotonic() < end:
+    time.sleep(.1)
+print(folder)
 """
 
 

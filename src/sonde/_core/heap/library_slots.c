@@ -60,6 +60,18 @@ void sonde_library_give_back(void)
     give_back(&c_library);
 }
 
+/* Does it ask the C library for no memory, but Python (NumPy does, from 2.5 on)? We are there already. */
+static int asks_python(void *library)
+{
+    static const char *const name = "PyMem_RawMalloc";
+    sonde_linkage_slot slot = {0};
+    for (int at = 1; at < c_library.count; at++)
+        if (c_library.slots[at].at != NULL)
+            return 0;
+    sonde_linkage_imports_find(&slot, library, RTLD_DEFAULT, &name, 1);
+    return slot.at != NULL;
+}
+
 int sonde_library_take(const char *path)
 {
     void *library = dlopen(path, RTLD_LAZY | RTLD_NOLOAD);
@@ -67,8 +79,9 @@ int sonde_library_take(const char *path)
         return -ENOENT;
     if (c_library.slots[0].at == NULL)
         sonde_linkage_imports_find(c_library.slots, library, RTLD_DEFAULT, c_library.names, c_library.count);
+    int is_seen = asks_python(library);
     dlclose(library); /* Python never unloads it */
-    return take(&c_library);
+    return is_seen ? 0 : take(&c_library);
 }
 
 int sonde_torch_tensors_take(const char *path)

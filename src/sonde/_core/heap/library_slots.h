@@ -2,8 +2,9 @@
 #ifndef SONDE_LIBRARY_SLOTS_H
 #define SONDE_LIBRARY_SLOTS_H
 
-/* Put them into the linkage slots of a library that is loaded. Returns 0; -ENOENT: it does not call all of
- * malloc, calloc, realloc and free through such slots; or -errno. With the GIL. */
+/* Put them into the linkage slots of a library that is loaded, unless it asks Python for its memory. Returns
+ * 0; -ENOENT: it does not call all of malloc, calloc, realloc and free through such slots; or -errno. With the
+ * GIL. */
 int sonde_library_take(const char *path);
 
 /* The same for libc10 of PyTorch, which allocates tensors on the CPU with functions of its own. */

@@ -135,8 +135,9 @@ void sonde_linkage_imports_find(sonde_linkage_slot *slots, void *library, void *
     int is_known = dlinfo(library, RTLD_DI_LINKMAP, &map) == 0;
     for (int at = 0; at < count; at++) {
         void *original = dlsym(origin, symbols[at]);
-        /* A library may bring a copy of the other one. */
-        int is_same = is_known && original != NULL && dlsym(library, symbols[at]) == original;
+        void *own = is_known ? dlsym(library, symbols[at]) : NULL;
+        /* A library may bring a copy of the other one; what it does not know itself is the program's. */
+        int is_same = own == original || (own == NULL && origin == RTLD_DEFAULT);
         slots[at] = (sonde_linkage_slot){.original = is_same ? original : NULL};
     }
     if (!is_known)
