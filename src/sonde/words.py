@@ -174,6 +174,12 @@ def name_program(argv: object) -> str:
     return first
 
 
+# The user may have a folder of this name, too: ours is where packages are, or where this file is.
+_HERE = "".join(c if c.isalnum() else f"\\{c}" for c in os.path.dirname(__file__))
+OURS = (
+    rf"(?:.*/(?:(?:site|dist)-packages|src)/sonde|{_HERE})/"
+    r"(?:(?:job|session|tables|profiler|integrations)/|\w+\.py$)"
+)
 # Where libraries and Python's own modules lie.
 PACKAGES = r".*/(?:site|dist)-packages/"
 STANDARD = r".*/lib(?:64)?/python3(?:\.\d+t?)?/(?:lib-dynload/)?|.*/python3\d+\.zip/"

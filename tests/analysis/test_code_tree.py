@@ -71,7 +71,14 @@ def test_what_takes_most_of_the_time_of_a_library_call_is_named_below_it() -> No
         "    … QuerySet.get 60+0 :631",
         "    (in libraries) 20+0 :5",
     ]
-    recording.see([MAIN, render, clone], 180, wall=100)
+    recording.see([MAIN, render, ("tag", "/job/tags.py", 3, 1)], 85, wall=5)
+    assert draw(read(recording, hot_calls=True))[2:] == [
+        "    … QuerySet.get 60+0 :631",
+        "    (in libraries) 20+0 :5",
+        "    tag 5+0 :3",
+    ]
+    recording = FakeRecording().see([MAIN, render], 10).see([MAIN, render, get], 50, wall=40)
+    recording.see([MAIN, render, clone], 180, wall=130)
     assert draw(read(recording, hot_calls=True))[-1] == "  django.Template.render 180+0 :5"
 
 
@@ -101,6 +108,15 @@ def test_working_and_waiting_are_apart_and_the_own_line_has_a_line() -> None:
         "  json.loads 10+0 :5",
     ]
     assert draw(read(recording), sort="working", limit=1) == ["main 10+30 :5"]
+
+
+def test_a_sleeper_that_waits_for_a_busy_processor_still_sleeps() -> None:
+    recording = FakeRecording().see([MAIN], 10, call="time.sleep").see([MAIN], 20, call="len")
+    assert draw(read(recording)) == [
+        "main 10+10 :5",
+        "  time.sleep 0+10 :5",
+        "  len 10+0 :5",
+    ]
 
 
 def test_threads_and_event_loops_without_work_are_left_out_and_counted() -> None:

@@ -57,6 +57,12 @@ def test_a_thousand_ranks_are_one_picture_with_the_outlier_first() -> None:
     ]
 
 
+def test_a_rank_that_sleeps_again_and_again_is_at_one_line_not_idle_all_that_time() -> None:
+    napping = {**make_thread(1000, WAITING), "has_run": True}  # its main thread
+    lines = draw([make_row(0, 2, WAITING, threads=[napping]), make_row(1, 2, STUCK)])
+    assert "idle, at this line for 45.0s" in lines[3] and "idle for 45.0s" in lines[4], lines
+
+
 def test_the_workers_of_a_server_are_processes_like_the_one_that_started_them() -> None:
     rows = [
         make_row(None, 0, stack, pid=pid, is_child=pid > 4242, threads=[make_thread(pid, stack)])

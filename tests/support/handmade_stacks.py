@@ -31,7 +31,7 @@ HOSTILE = "</script><img src=x onerror=alert(1)>"
 SAMPLE = pa.schema(
     [("t_ns", pa.int64()), ("thread", pa.int64()), ("stack", pa.uint64()), ("samples", pa.uint32()),
      ("wall_ns", pa.int64()), ("cpu_ns", pa.int64()), ("gil", pa.bool_()), ("idle", pa.bool_()),
-     ("call", pa.string()),
+     ("call", pa.string()), ("queue_ns", pa.int64()),
      ("ts", pa.timestamp("us", "UTC")), ("host", pa.string()), ("pid", pa.int64()),
      ("rank", pa.int64())]
 )  # fmt: skip

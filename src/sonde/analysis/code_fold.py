@@ -24,6 +24,7 @@ _AROUND = ("threading", "runpy", "_pyrepl", "asyncio.threads", "concurrent.futur
            "torch.distributed.elastic.")  # fmt: skip
 
 _IMPORTER = "<frozen importlib"  # how the files of Python's import system begin
+_FINDING = "import machinery"  # what Python itself does, before a module runs
 
 # Part of the function that they stand in, and from Python 3.12 on mostly not even a frame.
 _INLINE = ("<listcomp>", "<dictcomp>", "<setcomp>", "<genexpr>")
@@ -82,7 +83,7 @@ def tidy(places: Sequence[Place]) -> list[Place]:
             found.append(_name_import(place) if is_module else place)
             is_import = False
     if is_import:
-        found.append(Place("import", _IMPORTER + ">", 0))
+        found.append(Place(_FINDING, _IMPORTER + ">", 0))
     return found or [Place("(sonde)", "", 0)]
 
 
@@ -142,7 +143,7 @@ class _Folding:
 
     def end(self) -> list[Step]:
         if self._imports:
-            self.steps.append(Step("import", PYTHON, *self._caller, 0))
+            self.steps.append(Step(_FINDING, PYTHON, *self._caller, 0))
         return self.steps or [Step("(around the program)", LIBRARY, "", 0, 0)]
 
 

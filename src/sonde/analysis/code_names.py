@@ -2,13 +2,12 @@
 
 from __future__ import annotations
 
-import os
 import re
 from collections.abc import Sequence
 from fnmatch import fnmatch
 from functools import lru_cache
 
-from sonde.words import PACKAGES, STANDARD
+from sonde.words import OURS, PACKAGES, STANDARD
 from sonde.words import shorten_file as shorten_file  # noqa: PLC0414  # its users look here
 
 MINE, LIBRARY, PYTHON, SONDE = "mine", "library", "python", "sonde"
@@ -16,14 +15,8 @@ MINE, LIBRARY, PYTHON, SONDE = "mine", "library", "python", "sonde"
 WRAPPERS = ("wrapper", "inner", "wrapped", "_call_impl", "_wrapped_call_impl", "__call__",
             "decorate_context", "_fn")  # fmt: skip
 
-_PACKAGES, _STANDARD = re.compile(PACKAGES), re.compile(STANDARD)
+_OURS, _PACKAGES, _STANDARD = (re.compile(each) for each in (OURS, PACKAGES, STANDARD))
 _LAUNCHER = re.compile(r".*/bin/[^/.]+$")  # torchrun, gunicorn: a few lines that pip wrote
-# The user may have a folder of this name, too: ours is where packages are, or where this file is.
-_HERE = re.escape(os.path.dirname(os.path.dirname(__file__)))
-_OURS = re.compile(
-    rf"(?:.*/(?:(?:site|dist)-packages|src)/sonde|{_HERE})/"
-    r"(?:(?:job|session|tables|profiler|integrations)/|\w+\.py$)"
-)
 _NATIVE = re.compile(r".*\.so(?:\.[\w.]+)?$|<memory>$")
 _FROZEN = re.compile(r"<frozen ([\w.]+)>")
 

@@ -15,7 +15,8 @@ SORTS = ("total", "working", "waiting")
 _HOT = 0.05  # a share of all time from which on it is told what a library does with it
 _STACKS = """\
 {selected}
-SELECT part, thread, stack, idle, call, SUM(wall_ns)::BIGINT, SUM(cpu_ns)::BIGINT
+SELECT part, thread, stack, idle, call, SUM(wall_ns)::BIGINT, SUM(cpu_ns)::BIGINT,
+    LEAST(COALESCE(SUM(queue_ns) FILTER (NOT idle), 0), SUM(wall_ns - cpu_ns))::BIGINT
 FROM selected GROUP BY ALL ORDER BY ALL
 """
 
@@ -72,6 +73,7 @@ class CodeTree:
         self.profile = profile
         self.root = CodeNode(Step("", MINE, "", 0, 0))
         self.rest_ns = 0  # of idle threads, and of event loops without work
+        self.queue_ns = 0  # of its working time: ready to run, without a processor
         self.library_calls: dict[CodeNode, list[LibraryTime]] = {}
 
     def list_nodes(
@@ -92,7 +94,7 @@ class CodeTree:
         """Add to the calls of libraries that take much of the time what takes it inside of them."""
         for node, parts in self.library_calls.items():
             whole = sum(part.wall_ns for part in parts)
-            if whole < _HOT * self.root.total_ns or node.children:
+            if whole < _HOT * self.root.total_ns:
                 continue
             hot = find_hot_call([part.tail for part in parts], [one.wall_ns for one in parts], own)
             if hot is None:
@@ -124,7 +126,7 @@ def read_tree(
     if rows.num_rows == 0:
         raise profile.explain_nothing()
     columns = [column.to_pylist() for column in rows.columns]
-    for part, thread, stack, is_idle, call, wall_ns, cpu_ns in zip(*columns, strict=True):
+    for part, thread, stack, is_idle, call, wall_ns, cpu_ns, queue_ns in zip(*columns, strict=True):
         path, seen = steps.get(stack, [_LOST]), frames.get(stack, ())
         if call is not None and path and path[-1].owner == MINE:
             last = path[-1]
@@ -134,6 +136,7 @@ def read_tree(
             tree.rest_ns += wall_ns
         elif path:
             whose = part, thread
+            tree.queue_ns += max(0, queue_ns)
             node = add_path(tree.root, path, whose, wall_ns, cpu_ns, is_idle=is_idle)
             last = path[-1]
             is_import = last.name.startswith("import ")

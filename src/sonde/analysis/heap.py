@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from functools import cached_property
 from typing import NamedTuple
 
+from sonde import _core
 from sonde.analysis.code_fold import Step, fold, keep_all
 from sonde.analysis.code_names import MINE
 from sonde.analysis.code_tree import CodeTree, add_path
@@ -15,8 +16,9 @@ from sonde.analysis.window import Window
 from sonde.errors import Error
 from sonde.session.stack_table import WEIGHTS
 from sonde.store.recording import Recording
+from sonde.words import show_duration_short
 
-TABLES = "python.heap python.heap_history python.heap_sampling python.frame"
+TABLES = "python.heap python.heap_history python.heap_sampling python.frame sonde.source"
 LAST = "SELECT epoch_us(MAX(ts)) AS us FROM python.heap_sampling"
 BY = ("alive", "allocated")
 _NOW = """
@@ -31,7 +33,9 @@ _FRAMES = """
 SELECT DISTINCT stack, depth, COALESCE(func, '?'), COALESCE(file, ''), COALESCE(lineno, 0),
     COALESCE(first_line, 0)
 FROM python.frame WHERE stack IN (SELECT stack FROM python.heap) ORDER BY stack, depth DESC"""
+_BEGUN = "SELECT MAX(t_ns) FROM sonde.source WHERE source = 'heap' AND state = 'on'"
 _NOTHING = "the heap was not recorded here; `sonde config TARGET source.heap=on` begins it live"
+_YOUNG_NS = 60 * 10**9
 _Key = tuple[str, int, int, str | None]
 
 
@@ -76,7 +80,7 @@ class Heap:
         """What every place holds, or holds more than before; an error if nothing was recorded."""
         found = self._read(self.until_ns)
         if not found:
-            raise Error(_NOTHING)
+            raise Error(self.describe_age() or _NOTHING)
         if self.since_ns is not None:
             before = self._read(self.since_ns)
             none = (0, 0, 0, 0)
@@ -85,6 +89,18 @@ class Heap:
                 for key, values in found.items()
             }
         return [HeapPlace(*key, *values) for key, values in found.items() if any(values)]
+
+    def describe_age(self) -> str:
+        """Return how young the record of a live heap is; empty if it is old enough."""
+        (begun_ns,) = self.recording.query(_BEGUN).column(0).to_pylist()
+        is_live = any(session.is_alive() for session in self.recording.sessions)
+        age_ns = _core.clock_ns() - begun_ns if is_live and begun_ns else _YOUNG_NS
+        if not 0 <= age_ns < _YOUNG_NS:
+            return ""
+        return (
+            f"the heap has been recorded for {show_duration_short(age_ns)}: what was allocated "
+            "before is not known; ask again in a minute"
+        )
 
     def _read(self, moment_ns: int | None) -> dict[_Key, tuple[int, ...]]:
         sql = _NOW if moment_ns is None else _THEN.format(moment_ns=moment_ns)

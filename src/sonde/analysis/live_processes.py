@@ -25,7 +25,7 @@ PROCESS = {
 }  # fmt: skip
 THREAD = {
     "thread": "i64", "name": "text", "idle": "bool", "gil": "bool", "wait": "text",
-    "lasted_ns": "i64", "stack": "text",
+    "lasted_ns": "i64", "has_run": "bool", "stack": "text",
 }  # fmt: skip
 COLLECTIVE = {
     "group_name": "text", "group_desc": "text", "group_ranks": "text", "op": "text",
@@ -94,6 +94,7 @@ def _read_threads(session: Session) -> list[Row]:
             "thread": one.thread, "name": one.name, "idle": one.idle, "gil": one.gil,
             "wait": one.wait,
             "lasted_ns": None if one.since_ns is None else one.t_ns - one.since_ns,
+            "has_run": one.has_run,
             "stack": json.dumps([[frame.func, frame.file, frame.line] for frame in one.frames]),
         }
         for one in stacks

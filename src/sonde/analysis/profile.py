@@ -279,7 +279,7 @@ class Profile:
 _LOST = (ProfileFrame("<lost>", "", 0, 0),)
 _NEVER_US = 2**62
 
-# `part` is the recorded process: a pid may have had several sessions, one after the other.
+# `part` is a process: a pid may have had several. On a busy machine sleepers may be ready to run.
 _NAMED = """\
 WITH process AS (SELECT UNNEST([{processes}], recursive := true)),
 named AS (
@@ -291,7 +291,7 @@ _SELECT = """\
 {named},
 selected AS (
     SELECT part, thread, COALESCE(name, 'thread') AS name, stack, samples, wall_ns, cpu_ns, gil,
-        idle, call, t_ns + offset_ns AS end_ns
+        call, queue_ns, idle OR COALESCE(call, '') = 'time.sleep' AS idle, t_ns + offset_ns AS end_ns
     FROM python.stack_sample JOIN process USING (host, pid) LEFT JOIN named USING (part, thread)
     WHERE epoch_us(ts) >= first_us AND epoch_us(ts) < next_us
         AND ts >= make_timestamptz({since_us}) AND ts <= make_timestamptz({until_us})

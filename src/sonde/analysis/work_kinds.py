@@ -46,7 +46,7 @@ _KIND_OF = {name: kind for kind, names in _KINDS.items() for name in names}
 
 def find_kind(call: str) -> str:
     """Return what kind of work a call like `json.loads` or `import numpy` is; empty if unknown."""
-    if call == "import" or call.startswith("import "):
+    if call.startswith("import "):
         return "importing"
     parts = call.split(".")
     for end in range(len(parts), 0, -1):

@@ -143,7 +143,9 @@ class RankText:
         )
         lasted = min(thread["lasted_ns"] or 0 for thread in threads)
         if lasted >= _SHORT_NS:
-            words += f" for {show_duration_short(lasted)}"
+            # As in StackText; an older agent does not say whether a thread has run meanwhile.
+            at = ", at this line" if idle and any(one.get("has_run") for one in threads) else ""
+            words += f"{at} for {show_duration_short(lasted)}"
         kinds = {thread["wait"] for thread in threads}
         frames = [(func, file) for func, file, _line in place.frames]
         wait = describe_wait(frames, kinds.pop() if len(kinds) == 1 else None)

@@ -28,17 +28,20 @@ def draw_nodes(
     guides = _draw_guides(nodes)
     labels = [guide + name(node) for guide, (_, node) in zip(guides, nodes, strict=True)]
     places = [_show_place(node, folder) for _, node in nodes]
-    left_over = width - 30  # beside the numbers
+    numbers = [show_numbers(node, tree) for _, node in nodes]
+    left_over = width - len(numbers[0]) - 4
     own = max(len(place) for (_, node), place in zip(nodes, places, strict=True) if _is_own(node))
     room = min(max(map(len, labels)), max(26, left_over - own))
-    widest = min(max(map(len, places)), max(_LEAST, left_over - room - 1))
-    places = [place and _cut_left(place, widest).ljust(widest) for place in places]
-    for (_, node), label, place in zip(nodes, labels, places, strict=True):
-        numbers = show_numbers(node, tree)
-        left = f"{numbers}  {_cut(label, room):<{room}}  {place}"
-        source = _cut(find_source(node, tree), width - len(left) - 2) if place else ""
+    widest = max(_LEAST, left_over - room - 1)
+    places = [place and _cut_left(place, widest).ljust(min(own, widest)) for place in places]
+    above: list[str] = []  # the place of each caller
+    for (depth, node), amount, label, place in zip(nodes, numbers, labels, places, strict=True):
+        left = f"{amount}  {_cut(label, room):<{room}}  {place}"
+        is_known = not place or not _is_own(node) or (depth > 0 and above[depth - 1] == place)
+        source = "" if is_known else _cut(find_source(node, tree), width - len(left) - 2, _LEAST)
+        above[depth:] = [place]
         if coloured:
-            left = f"{numbers}  {_paint(node, f'{_cut(label, room):<{room}}')}  {place}"
+            left = f"{amount}  {_paint(node, f'{_cut(label, room):<{room}}')}  {place}"
             source = f"\x1b[2m{source}\x1b[0m" if source else ""
         file.write(f"{left}  {source}".rstrip() + "\n")
 
@@ -83,5 +86,6 @@ def _cut_left(text: str, room: int) -> str:
     return text if len(text) <= room else "…" + text[len(text) - room + 1 :]
 
 
-def _cut(text: str, room: int) -> str:
-    return text if len(text) <= room else text[: max(0, room - 1)] + "…" if room > 1 else ""
+def _cut(text: str, room: int, least: int = 2) -> str:
+    """Return a text in this many columns; nothing if there are fewer than `least`."""
+    return text if len(text) <= room else text[: room - 1] + "…" if room >= least else ""

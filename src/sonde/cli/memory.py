@@ -125,6 +125,9 @@ def _describe(heap: Heap, by: str, tree: CodeTree) -> Iterator[str]:
     if heap.since_ns is not None:
         what = "more are alive than before" if by == "alive" else "were allocated in that time"
     yield clean(f"{tree.profile.label}: {whole} {what}, as an estimate from samples")
+    age = heap.describe_age()
+    if age:
+        yield f"({age})"
     if tree.rest_ns:
         yield f"(other places hold {show_bytes(tree.rest_ns)} less than before)"
 

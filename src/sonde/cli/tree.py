@@ -23,6 +23,7 @@ EXAMPLES = (
     "sonde tree 4242 --since 30s --sort waiting",
     "sonde tree gunicorn-7 --thread MainThread --limit 60",
 )
+_STARVED = 0.1  # a share of the working time without a processor from which on it is told
 _TIMES = "\N{MULTIPLICATION SIGN}"
 _FIELDS = {
     "total_s": "double", "working_s": "double", "waiting_s": "double", "cpu_s": "double",
@@ -95,7 +96,7 @@ def _draw(
         file.write(textwrap.fill(line, width, subsequent_indent="  ") + "\n")
     if not nodes:
         return
-    file.write("\n   total  share   waiting\n")
+    file.write("\n   total  share" + ("   waiting" if _has_waits(tree) else "") + "\n")
     draw_nodes(tree, nodes, _show_numbers, _name, file)
     hidden = len(tree.list_nodes(args.sort, least=0)) - len(nodes)
     if hidden > 0:
@@ -110,19 +111,29 @@ def _describe(tree: CodeTree) -> Iterator[str]:
     of = f"{threads} thread{'s' * (threads != 1)}"
     if processes > 1:
         of += f" of {processes} processes"
+    cpu = f"{show_duration(root.cpu_ns)} of CPU"
+    if tree.queue_ns > _STARVED * root.working_ns:
+        cpu += f", {show_duration(tree.queue_ns)} ready to run on a busy machine"
+    waiting = f"{show_duration(root.waiting_ns)} waiting" if root.waiting_ns else "no waiting"
     yield clean(
-        f"{profile.label}: {show_duration(root.working_ns)} working "
-        f"({show_duration(root.cpu_ns)} of CPU), {show_duration(root.waiting_ns)} waiting, in {of}"
+        f"{profile.label}: {show_duration(root.working_ns)} working ({cpu}), {waiting}, in {of}"
     )
     if tree.rest_ns:
         rest = show_duration(tree.rest_ns)
         yield f"({rest} of threads and event loops without work is left out: --idle shows it)"
 
 
+def _has_waits(tree: CodeTree) -> bool:
+    return tree.root.waiting_ns >= tree.root.total_ns / 100
+
+
 def _show_numbers(node: CodeNode, tree: CodeTree) -> str:
     share = find_pct(node.total_ns, tree.root.total_ns)
+    numbers = f"{show_duration(node.total_ns):>8}  {share:>3.0f} %"  # 3.10 min
+    if not _has_waits(tree):
+        return numbers
     waiting = show_duration(node.waiting_ns) if node.waiting_ns >= node.total_ns / 100 else ""
-    return f"{show_duration(node.total_ns):>8}  {share:>3.0f} %  {waiting:>8}"  # 3.10 min
+    return f"{numbers}  {waiting:>8}"
 
 
 def _name(node: CodeNode) -> str:

@@ -8,7 +8,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from sonde.errors import Error
 from sonde.session.records import RunResult
 from sonde.session.stack_table import WEIGHTS
-from sonde.words import clean, count_things, shorten_file
+from sonde.words import OURS, clean, count_things, shorten_file
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -95,12 +95,16 @@ class Result:
         return "cpu" if self.cpu_s >= _BUSY * self.duration_s else "wall"
 
     def iter_stacks(self) -> Iterator[tuple[tuple[FrameTuple, ...], Sums]]:
-        """Yield every stack, root first, with its samples and times."""
+        """Yield every stack, root first, without frames of ours, with its samples and times."""
+        import re  # slow to import, and the job seldom shows anything
+
+        ours = re.compile(OURS)
+        frames = [() if ours.match(frame[1]) else (frame,) for frame in self.found.frames]
         paths: list[tuple[FrameTuple, ...]] = []
         for parent, frame, *sums in self.found.nodes:
             above = paths[parent] if parent >= 0 else ()
-            paths.append((*above, self.found.frames[frame]))
-            if any(sums):
+            paths.append((*above, *frames[frame]))
+            if any(sums) and paths[-1]:
                 yield paths[-1], (sums[0], sums[1], sums[2], sums[3])
 
     def cut(self, is_root: Callable[[FrameTuple], bool]) -> Result:

@@ -8,7 +8,8 @@ from pathlib import Path
 import pytest
 
 import sonde
-from sonde.analysis.heap import list_grown_lines
+from sonde.analysis.heap import Heap, list_grown_lines, read_heap_tree
+from sonde.errors import Error
 from sonde.session import list_sessions
 from support.needs import need
 
@@ -109,7 +110,10 @@ def test_it_is_switched_on_and_off_live_and_tells_what_grew_between_two_moments(
     from sonde.job.recorder import recorder
     from sonde.job.source_switch import switch_source
 
+    with pytest.raises(Error, match="was not recorded here"):
+        read_heap_tree(Heap(sonde.open(folder)))
     switch_source("heap", True)
+    assert "what was allocated before is not known" in Heap(sonde.open(folder)).describe_age()
     first = [bytearray(1000) for _ in range(2000)]
     recorder.publish()
     moment = sonde.open(folder).query("SELECT MAX(epoch_ns(ts)) AS ns FROM python.heap_history")
@@ -122,7 +126,7 @@ def test_it_is_switched_on_and_off_live_and_tells_what_grew_between_two_moments(
     grown = list_grown_lines(recording, moment["ns"][0].as_py(), until["ns"][0].as_py())
     sonde.stop()
     line = test_it_is_switched_on_and_off_live_and_tells_what_grew_between_two_moments.__code__
-    assert grown[0].func == line.co_name and grown[0].line == line.co_firstlineno + 11
+    assert grown[0].func == line.co_name and grown[0].line == line.co_firstlineno + 14
     assert grown[0].alive_bytes == pytest.approx(2000 * 5000, rel=0.1)
     assert len(first) == len(second) == len(third)
     states = recording.query("SELECT state FROM sonde.source WHERE source = 'heap'").to_pylist()

@@ -131,6 +131,19 @@ static int move_window(sonde_view *view)
     return has_moved;
 }
 
+/* Does the thread run no Python at all? Its cframe says whether it does, and a cframe lies on the stack
+ * of C: one that was left before we read it may hold a zero by now. The first one, in the thread's state,
+ * is the only one without a frame. */
+static int runs_nothing(const sonde_view *view)
+{
+#if HAS_CFRAME
+    return view->cframe == 0 || view->cframe == view->state + offsetof(PyThreadState, root_cframe);
+#else
+    (void)view;
+    return 1;
+#endif
+}
+
 /* Read in one go: the state, the window, where the thread is, the window again, where it is then.
  * Returns 0 or -errno; -EAGAIN if a guess was wrong and has been corrected. */
 static int read_top(sonde_view *view)
@@ -162,7 +175,7 @@ static int read_top(sonde_view *view)
             return 0; /* it runs no Python yet */
         status = sonde_read_memory(&sonde_copy.current, find_current_word(view), sizeof sonde_copy.current);
         move_window(view);
-        return status < 0 || sonde_copy.current ? -EAGAIN : 0;
+        return status < 0 || sonde_copy.current || !runs_nothing(view) ? -EAGAIN : 0;
     }
 #else
     if (!is_known)
@@ -226,8 +239,12 @@ int sonde_stack_copy_top(sonde_view *view)
         int status = read_top(view);
         if (status == -EAGAIN)
             continue;
-        if (status < 0 || sonde_copy.current == 0)
+        if (status < 0)
             return status;
+        if (sonde_copy.current == 0 && runs_nothing(view))
+            return 0;
+        if (sonde_copy.current == 0)
+            continue;
         uintptr_t chunk = (uintptr_t)sonde_copy.state.datastack_chunk;
         uintptr_t limit = (uintptr_t)sonde_copy.state.datastack_limit;
         int is_on_stack = sonde_copy.current >= chunk && sonde_copy.current < limit;
