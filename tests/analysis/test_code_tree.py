@@ -77,6 +77,8 @@ def test_what_takes_most_of_the_time_of_a_library_call_is_named_below_it() -> No
         "    (in libraries) 20+0 :5",
         "    tag 5+0 :3",
     ]
+    recording.see([MAIN, render, get, ("tag", "/job/tags.py", 3, 1)], 90, wall=5)
+    assert not any("… " in line for line in draw(read(recording, hot_calls=True)))
     recording = FakeRecording().see([MAIN, render], 10).see([MAIN, render, get], 50, wall=40)
     recording.see([MAIN, render, clone], 180, wall=130)
     assert draw(read(recording, hot_calls=True))[-1] == "  django.Template.render 180+0 :5"

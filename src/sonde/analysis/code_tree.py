@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from typing import NamedTuple
 
 from sonde.analysis.code_fold import Step, fold, keep_all
@@ -74,6 +74,7 @@ class CodeTree:
         self.root = CodeNode(Step("", MINE, "", 0, 0))
         self.rest_ns = 0  # of idle threads, and of event loops without work
         self.queue_ns = 0  # of its working time: ready to run, without a processor
+        self.callers: set[tuple[str, str]] = set()  # functions of libraries that call the user's
         self.library_calls: dict[CodeNode, list[LibraryTime]] = {}
 
     def list_nodes(
@@ -97,7 +98,7 @@ class CodeTree:
             if whole < _HOT * self.root.total_ns:
                 continue
             hot = find_hot_call([part.tail for part in parts], [one.wall_ns for one in parts], own)
-            if hot is None:
+            if hot is None or (hot.func, hot.file) in self.callers:
                 continue
             step = Step(f"… {hot.func}", LIBRARY, hot.file, hot.line, 0)
             child = node.children[step.key] = CodeNode(step)
@@ -122,6 +123,7 @@ def read_tree(
         steps = {stack: keep_all(one, own) for stack, one in frames.items()}
     else:
         steps = {stack: fold(one, own, by_package=not has_mine) for stack, one in frames.items()}
+    tree.callers = _find_callers(frames.values(), own) if hot_calls else set()
     rows = profile.recording.query(_STACKS.format(selected=profile.selected_sql))
     if rows.num_rows == 0:
         raise profile.explain_nothing()
@@ -148,6 +150,20 @@ def read_tree(
 
 
 _LOST = Step("<lost>", MINE, "", 0, 0)
+
+
+def _find_callers(
+    stacks: Iterable[Sequence[ProfileFrame]], own: Callable[[str], str]
+) -> set[tuple[str, str]]:
+    """Return the functions that are not the user's own and that call the user's: a server's loop,
+    `apply`. What they take themselves says little, and what they call is told below them."""
+    found = set()
+    for frames in stacks:
+        is_mine = [own(frame.file) == MINE for frame in frames]
+        last = max((at for at, mine in enumerate(is_mine) if mine), default=0)
+        for frame in (frames[at] for at in range(last) if not is_mine[at]):
+            found.add((frame.func.rpartition("<locals>.")[2], frame.file))
+    return found
 
 
 def add_path(

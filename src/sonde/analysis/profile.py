@@ -289,9 +289,9 @@ named AS (
     GROUP BY ALL)"""
 _SELECT = """\
 {named},
-selected AS (
-    SELECT part, thread, COALESCE(name, 'thread') AS name, stack, samples, wall_ns, cpu_ns, gil,
-        call, queue_ns, idle OR COALESCE(call, '') = 'time.sleep' AS idle, t_ns + offset_ns AS end_ns
+selected AS (SELECT part, thread, COALESCE(name, 'thread') AS name, stack, samples, wall_ns, cpu_ns,
+        gil, call, queue_ns, t_ns + offset_ns AS end_ns,
+        idle OR COALESCE(call, '') = 'time.sleep' AS idle
     FROM python.stack_sample JOIN process USING (host, pid) LEFT JOIN named USING (part, thread)
     WHERE epoch_us(ts) >= first_us AND epoch_us(ts) < next_us
         AND ts >= make_timestamptz({since_us}) AND ts <= make_timestamptz({until_us})

@@ -5,11 +5,28 @@ from __future__ import annotations
 import shutil
 import sys
 import time
+from collections.abc import Iterator
+from contextlib import contextmanager
 
 from sonde.cli._terminal import send
 from sonde.words import clean
 
 _WIDTH = 30
+
+
+@contextmanager
+def say(what: str) -> Iterator[None]:
+    """Say on a terminal what the block does, until it is done: it may take seconds."""
+    is_shown = sys.stderr.isatty()
+    if is_shown:
+        send(sys.stderr, f"\r{clean(what)[: shutil.get_terminal_size().columns - 2]}…\x1b[K")
+        sys.stderr.flush()
+    try:
+        yield
+    finally:
+        if is_shown:
+            send(sys.stderr, "\r\x1b[K")
+            sys.stderr.flush()
 
 
 class Bar:

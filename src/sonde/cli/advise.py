@@ -15,7 +15,7 @@ from sonde.advice.finding import Advice, Finding, show_evidence
 from sonde.advice.judge import PIECE_S, Rule, advise, load_rules
 from sonde.advice.verdict import LEVELS
 from sonde.analysis.code_names import shorten_file
-from sonde.cli import _options, _table
+from sonde.cli import _options, _progress, _table
 from sonde.cli._closer_look import CloserLook, look_closer
 from sonde.cli._missing import tell_missing
 from sonde.cli._terminal import fill
@@ -72,8 +72,9 @@ def run(args: argparse.Namespace) -> int:
     if args.target is None:
         raise ConfigError("give a TARGET: `sonde advise TARGET`; `sonde ps` lists them")
     look = look_closer(args.target, args.look) if args.look else None
-    advice = advise(args.target, since=args.since, until=args.until, piece_s=args.piece,
-                    rules=args.rule, limits=limits)  # fmt: skip
+    with _progress.say(f"judging {args.target}"):
+        advice = advise(args.target, since=args.since, until=args.until, piece_s=args.piece,
+                        rules=args.rule, limits=limits)  # fmt: skip
     if args.format == "json":
         _table.write_text(args.output, lambda file: _write_lines([advice.to_json()], file))
     else:

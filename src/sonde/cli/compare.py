@@ -22,7 +22,7 @@ from sonde.advice.compare import (
     compare,
 )
 from sonde.advice.finding import Finding
-from sonde.cli import _options, _table
+from sonde.cli import _options, _progress, _table
 from sonde.cli._terminal import fill
 from sonde.cli.snapshot_commands.diff import compare_files
 from sonde.words import clean, show_moment
@@ -63,7 +63,8 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 def run(args: argparse.Namespace) -> int:
     if _is_snapshot(args.before) and _is_snapshot(args.after):
         return compare_files(args.before, args.after, args.format, args.output)
-    found = compare(args.before, args.after)
+    with _progress.say(f"comparing {args.before} with {args.after}"):
+        found = compare(args.before, args.after)
     if args.format == "json":
         _table.write_text(args.output, lambda file: print(found.to_json(), file=file))
     else:
