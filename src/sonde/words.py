@@ -193,6 +193,8 @@ def shorten_file(file: str, folder: str | None = None) -> str:
     for known in (PACKAGES, STANDARD):
         if (found := re.match(known, file)) is not None:
             return file[found.end() :]
+    if (frozen := re.match(r"<frozen ([\w.]+)>", file)) is not None:
+        return f"{frozen[1].replace('.', '/')}.py{file[frozen.end() :]}"
     if folder and file.startswith(folder.rstrip("/") + "/"):
         return file[len(folder.rstrip("/")) + 1 :]
     parts = file.split("/")

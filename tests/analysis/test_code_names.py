@@ -48,6 +48,7 @@ def test_a_pattern_makes_a_library_mine() -> None:
         ("/else/where/deep/cart.py", "deep/cart.py"),
         ("/cart.py", "/cart.py"),
         ("<string>", "<string>"),
+        ("<frozen importlib._bootstrap>", "importlib/_bootstrap.py"),
     ],
 )
 def test_paths_are_short(file: str, short: str) -> None:

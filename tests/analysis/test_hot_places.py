@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import pytest
 
 from sonde.analysis.code_tree import read_tree
@@ -38,6 +40,10 @@ def test_places_are_own_lines_and_what_they_call_whoever_called_them() -> None:
         HotPlace("main", "/job/app.py", 5, "", "", "working", 0.01, 9.9),
     ]  # fmt: skip
     assert find(recording)[0].what == "json.loads (serialising and parsing)"
+    waiting = "waiting for other threads or processes"
+    start = HotPlace("main", "", 5, "threading.Thread.start", waiting, "working", 1.0, 50.0)
+    assert start.what == "threading.Thread.start"
+    assert replace(start, state="waiting").what == f"threading.Thread.start ({waiting})"
     assert len(find(recording, most=1)) == 1
 
 

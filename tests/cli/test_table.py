@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 import io
+import sys
 
 import pytest
 
-from sonde.cli import _pager, _table
+from sonde.cli import _pager, _table, main
 
 BIG = 1_790_000_000_123_456_789
 
@@ -81,3 +82,12 @@ def test_only_what_is_longer_than_the_screen_is_paged(
     monkeypatch.setenv("SONDE_PAGER", pager)
     _pager.show(lambda file: print("one\ntwo\nthree", file=file))
     assert capfd.readouterr().out == shown
+
+
+def test_help_that_is_longer_than_the_screen_is_paged(monkeypatch, capfd) -> None:
+    for name, value in (("LINES", "9"), ("COLUMNS", "80"), ("SONDE_PAGER", "sed s/^/>/")):
+        monkeypatch.setenv(name, value)
+    monkeypatch.setattr(sys.stdout, "isatty", lambda: True)
+    with pytest.raises(SystemExit):
+        main(["help", "pause"])
+    assert ">usage: sonde pause" in capfd.readouterr().out

@@ -4,12 +4,14 @@ from __future__ import annotations
 
 import os
 import signal
+import time
 from pathlib import Path
 
 import pytest
 
 import sonde
 from conftest import find_processes, wait_for
+from sonde.collector.shipment import Shipment
 from sonde.collector.shipper import Shipper
 from sonde.errors import ConfigError, NoSession, QueryError
 from sonde.session import Session, list_sessions
@@ -245,6 +247,33 @@ def test_a_file_stays_a_while_after_its_successor_for_those_who_read_it(
     known.write(session.path("shipped.json"))
     Shipper(os.environ["SONDE_DIR"]).step(2000.0)
     assert len(list_files()) == 2 and before[0] not in list_files()
+
+
+def test_a_new_phase_of_a_program_has_its_names_at_once(root: Path, tmp_path: Path) -> None:
+    def train(until: float) -> None:
+        while time.monotonic() < until:
+            sum(range(1000))
+
+    def evaluate(until: float) -> None:
+        while time.monotonic() < until:
+            sum(range(1000))
+
+    def find_nameless() -> int:
+        rows = ask(
+            tmp_path / "place",
+            "SELECT COUNT(*) FILTER (func IS NULL)::INT AS none, COUNT(*) AS n "
+            "FROM python.stack_sample LEFT JOIN (FROM python.frame WHERE depth = 0) USING (stack)",
+        )
+        return 100 * rows[0]["none"] // rows[0]["n"]
+
+    sonde.start(collector="off", stack_every="1ms")
+    shipment = Shipment(only_session(), FleetPlace(str(tmp_path / "place")))
+    train(time.monotonic() + 0.3)
+    shipment.run(0.0, 100.0)
+    assert find_nameless() <= 2
+    evaluate(time.monotonic() + 0.6)
+    shipment.run(1.0, 100.0)  # long before other views are due
+    assert find_nameless() <= 2
 
 
 @pytest.mark.parametrize("to", ["train", "s3://", "s3://key:secret@bucket/x", "ftp://host/x"])

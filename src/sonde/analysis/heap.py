@@ -34,7 +34,7 @@ SELECT DISTINCT stack, depth, COALESCE(func, '?'), COALESCE(file, ''), COALESCE(
     COALESCE(first_line, 0)
 FROM python.frame WHERE stack IN (SELECT stack FROM python.heap) ORDER BY stack, depth DESC"""
 _BEGUN = "SELECT MAX(t_ns) FROM sonde.source WHERE source = 'heap' AND state = 'on'"
-_NOTHING = "the heap was not recorded here; `sonde config TARGET source.heap=on` begins it live"
+_NOTHING = "the heap was not recorded here; `sonde config {pid} source.heap=on` begins it live"
 _YOUNG_NS = 60 * 10**9
 _Key = tuple[str, int, int, str | None]
 
@@ -80,7 +80,8 @@ class Heap:
         """What every place holds, or holds more than before; an error if nothing was recorded."""
         found = self._read(self.until_ns)
         if not found:
-            raise Error(self.describe_age() or _NOTHING)
+            pid = self.recording.sessions[0].pid
+            raise Error(self.describe_age() or _NOTHING.format(pid=pid))
         if self.since_ns is not None:
             before = self._read(self.since_ns)
             none = (0, 0, 0, 0)

@@ -28,8 +28,9 @@ class HotPlace:
 
     @property
     def what(self) -> str:
-        """The call and its kind, in words."""
-        return f"{self.call} ({self.kind})" if self.call and self.kind else self.call
+        """The call and its kind, in words; what waits for others may work all the same."""
+        is_told = self.kind and not (self.state == "working" and self.kind.startswith("waiting"))
+        return f"{self.call} ({self.kind})" if self.call and is_told else self.call
 
 
 def list_places(

@@ -5,6 +5,7 @@ from __future__ import annotations
 import argparse
 import math
 import re
+import sys
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from itertools import groupby
 
@@ -14,6 +15,8 @@ from sonde.errors import ConfigError
 TYPE_CHECKING = False  # `typing` takes longer to import than `sonde stacks` to answer
 if TYPE_CHECKING:
     from typing import NoReturn
+
+    from _typeshed import SupportsWrite
 
 FORMATS = ("table", "vertical", "csv", "json", "arrow", "parquet")
 MOMENTS = "10s or 5min (before the end), +30s (after the start), or an ISO time (UTC)"
@@ -72,6 +75,15 @@ class Parser(argparse.ArgumentParser):
 
     def error(self, message: str) -> NoReturn:
         raise ConfigError(f"{message}; see `{self.prog} --help`")
+
+    def print_help(self, file: SupportsWrite[str] | None = None) -> None:
+        """Print the help; what is longer than the terminal is shown in the pager."""
+        if file is None and sys.stdout.isatty():
+            from sonde.cli import _pager  # only here: commands must begin fast
+
+            _pager.show(lambda screen: print(self.format_help(), end="", file=screen))
+        else:
+            super().print_help(file)
 
 
 def add_note(parser: argparse.ArgumentParser, text: str) -> None:

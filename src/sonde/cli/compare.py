@@ -25,7 +25,7 @@ from sonde.advice.finding import Finding
 from sonde.cli import _options, _progress, _table
 from sonde.cli._terminal import fill
 from sonde.cli.snapshot_commands.diff import compare_files
-from sonde.words import clean, show_moment
+from sonde.words import clean, shorten_file, show_moment
 
 GROUP = "ask"
 EXAMPLES = (
@@ -204,7 +204,7 @@ def _describe_advice(found: Comparison) -> Iterator[str]:
 
 
 def _describe_finding(finding: Finding) -> str:
-    at = f", at {clean(finding.line)}" if finding.line else ""
+    at = f", at {clean(shorten_file(finding.line, os.getcwd()))}" if finding.line else ""
     return f"{finding.severity}: {finding.title} ({finding.rule}){at}"
 
 

@@ -23,6 +23,8 @@ from sonde.store.view import View
 SLOW_S = 600.0  # views that take long to compute are sent this often, and more often at first
 COVERED_S = 60.0  # that a file stays after its successor has come
 _QUICK = (SESSIONS, "sonde.source", "event.open_span")
+_STACKS = "python.stack"
+_NAMELESS = 0.02  # the share of samples whose stacks are not in the place yet: not more than that
 _VIEWS = tuple(view for view in catalog.list_views() if not view.from_tables)
 
 
@@ -36,6 +38,8 @@ class Shipment:
         )
         self._slow_s, self._pause_s = float("-inf"), 0.0
         self._nodes: Nodes | None = None
+        self._sent_stacks: pa.Array = pa.array([], pa.int64())
+        self._are_stacks_due = False
 
     @property
     def is_whole(self) -> bool:
@@ -54,7 +58,8 @@ class Shipment:
         if is_slow:
             self._slow_s, self._pause_s = now_s, min(SLOW_S, max(every_s, 2 * self._pause_s))
         for view in _VIEWS:
-            if is_slow or view.schema.table in _QUICK:
+            is_due = self._are_stacks_due and view.schema.table == _STACKS
+            if is_slow or is_due or view.schema.table in _QUICK:
                 self._ship_view(view, is_sealed)
         self._nodes = None
         self._remove_covered(is_sealed)
@@ -104,6 +109,14 @@ class Shipment:
         done.end = end
         if newest != done.newest:
             self._cover(newest)
+        if name == SAMPLES:
+            self._are_stacks_due = self._count_new_names(rows["stack"]) > _NAMELESS * rows.num_rows
+
+    def _count_new_names(self, column: pa.ChunkedArray) -> int:
+        """Return how many samples have a stack that is known here, and not in the place."""
+        known = pc.is_in(column, pa.array(self._read_nodes().hashes, pa.int64()))
+        sent = pc.is_in(column, self._sent_stacks)
+        return pc.sum(pc.and_not(known, sent)).as_py() or 0
 
     def _find_state(self, name: str) -> ShippedTable:
         return self.shipped.tables.setdefault(name, ShippedTable(done=0))
@@ -118,6 +131,8 @@ class Shipment:
         except Damaged:
             return  # what is damaged is lost; the rest of the session is not
         done = self._find_state(name)
+        if name == _STACKS:
+            self._sent_stacks, self._are_stacks_due = rows["stack"].combine_chunks(), False
         data = _write(self._complete(name, rows))
         check = zlib.crc32(data)
         # A session tells with each shipment that it still runs.
