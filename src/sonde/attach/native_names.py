@@ -5,7 +5,9 @@ from __future__ import annotations
 import os
 import re
 
-from sonde.attach.unwinder import NativeFrame
+TYPE_CHECKING = False  # `sonde stacks` of a recording has no use for the unwinder
+if TYPE_CHECKING:
+    from sonde.attach.unwinder import NativeFrame
 
 INTERPRETER = ("libpython", "python")
 _EVAL = "_PyEval_EvalFrameDefault"

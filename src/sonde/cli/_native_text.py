@@ -5,7 +5,6 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from sonde.attach.native_names import INTERPRETER, is_call, lies_in
-from sonde.attach.unwinder import NativeFrame
 from sonde.session.stack_table import StackFrame
 
 _START = (*INTERPRETER, "libc.", "libc-", "ld-", "libpthread")
@@ -22,14 +21,22 @@ def pick_frames(frames: Sequence[StackFrame]) -> list[StackFrame]:
     inner, between, outer = (
         frames[: python[0]], frames[python[0] : python[-1]], frames[python[-1] + 1 :],
     )  # fmt: skip
-    while inner and is_call(NativeFrame(inner[-1].func, inner[-1].file)):
-        inner = inner[:-1]
     return [
-        *inner,
+        *_skip_calls(inner),
         *(frame for frame in between if not _lies_in(frame, INTERPRETER)),
         frames[python[-1]],
         *(frame for frame in outer if not _lies_in(frame, _START)),
     ]
+
+
+def _skip_calls(inner: Sequence[StackFrame]) -> Sequence[StackFrame]:
+    if not inner:
+        return inner
+    from sonde.attach.unwinder import NativeFrame  # only here: most stacks have no native frame
+
+    while inner and is_call(NativeFrame(inner[-1].func, inner[-1].file)):
+        inner = inner[:-1]
+    return inner
 
 
 def is_ours(frames: Sequence[StackFrame]) -> bool:
