@@ -17,7 +17,7 @@ import pytest
 import sonde
 from conftest import wait_for
 from sonde import cli
-from sonde.cli import _terminal
+from sonde.cli import _progress, _terminal
 from sonde.session.target import find_sessions
 
 HOSTILE = "\x1b]0;owned\x07\x9b2J\x1b[2J\x1b[31mred\r"
@@ -140,3 +140,15 @@ def test_no_colour_of_a_name_reaches_the_terminal(
 ) -> None:
     _code, drawn = show(monkeypatch, *(str(pid) if word == "PID" else word for word in words))
     assert "31mred" in drawn and "\x1b[31mred" not in drawn
+
+
+@pytest.mark.parametrize("is_terminal", [True, False])
+def test_what_takes_seconds_is_said_on_a_terminal_until_it_is_done(
+    monkeypatch, is_terminal: bool
+) -> None:
+    screen = io.StringIO()
+    monkeypatch.setattr(screen, "isatty", lambda: is_terminal, raising=False)
+    monkeypatch.setattr(sys, "stderr", screen)
+    with _progress.say("comparing a\x1b with b"):
+        assert ("comparing a\\x1b with b…" in screen.getvalue()) == is_terminal
+    assert screen.getvalue().endswith("\r\x1b[K") if is_terminal else not screen.getvalue()
