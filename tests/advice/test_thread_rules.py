@@ -6,7 +6,7 @@ from collections import namedtuple
 
 import pytest
 
-from sonde.advice.rules import gil_bound, input_bound, pool_overhead, stalled_waits
+from sonde.advice.rules import gc_pauses, gil_bound, input_bound, pool_overhead, stalled_waits
 from sonde.advice.verdict import Limits, Verdict
 
 STALLED = {
@@ -127,3 +127,19 @@ def test_a_pool_that_hands_over_more_than_it_works_is_a_warning(
 )
 def test_another_pool_is_not(change: dict[str, object]) -> None:
     assert not judge_pool(**change).fired
+
+
+GC = {
+    "piece": 0, "pid": 7, "pauses": 40, "all_s": 5.0, "full_s": 5.0, "long": 20, "longest_ns": 2e8,
+    "collected": 0.0, "piece_s": 10.0, "file": "/job/page.py", "lineno": 4, "func": "clean",
+    "asked_pct": 95.0,
+}  # fmt: skip
+Gc = namedtuple("Gc", GC)
+
+
+@pytest.mark.parametrize(("asked_pct", "cause"), [(95.0, "itself calls"), (20.0, "")])
+def test_collections_that_the_program_asks_for_are_told_apart(asked_pct: float, cause: str) -> None:
+    limits = Limits({name: limit.default for name, limit in gc_pauses.LIMITS.items()})
+    (found,) = gc_pauses.judge([Gc(**GC | {"asked_pct": asked_pct})], limits)
+    assert found.fired and cause in found.title and bool(found.title) == bool(cause)
+    assert found.line == "/job/page.py:4 in clean"

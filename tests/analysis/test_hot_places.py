@@ -83,6 +83,9 @@ def test_the_c_function_that_an_own_line_calls_is_named_and_that_of_a_library_is
         ("multiprocessing.Process.start", "starting processes"),
         ("multiprocessing.Pool.map", "waiting for other threads or processes"),
         ("resize.go", ""),
+        ("+ (str)", "copying a long text or list"),
+        ("[] (numpy.ndarray)", "single elements of arrays"),
+        ("* (numpy.ndarray)", "numeric work"),
     ],
 )
 def test_a_call_has_a_kind_by_the_longest_name_that_is_known(call: str, kind: str) -> None:

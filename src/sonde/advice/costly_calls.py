@@ -28,21 +28,6 @@ class CostlyCall(NamedTuple):
 
 CALLS = (
     CostlyCall(
-        "backtracking",
-        "A regular expression takes much of the time, in single calls that last long",
-        "such a call tries the same text in countless ways: leave no repetition inside a "
-        "repetition (`(a+)+`, `(.*,)*`), make the parts exclude each other (`[^,]*` instead of "
-        "`.*`), from Python 3.11 on use atomic groups and possessive repetitions (`(?>…)`, `a++`), "
-        "test the length of the input first, or use the package google-re2",
-        ("/re/__init__.py:", "/lib/python3.10/re.py:"), ("re.Pattern.",), 30, stretch=LONG,
-    ),
-    CostlyCall(
-        "pattern_compiled", "Regular expressions are compiled again and again",
-        "compile each pattern once, outside of the loop; Python remembers only the last 512 "
-        "patterns, so join many alternatives into one pattern, or keep them in a dictionary",
-        ("/re/_compiler.py", "/re/_parser.py", "/sre_compile.py", "/sre_parse.py"), (), 15,
-    ),
-    CostlyCall(
         "sql_per_row", "One SQL statement after the other takes much of the time",
         "ask for all rows in one statement (`WHERE id IN (…)`, a JOIN), write them with "
         "executemany in one transaction, in an ORM with select_related, prefetch_related, "
@@ -64,60 +49,9 @@ CALLS = (
         "commit_per_row", "Commits to a database, one after the other, take much of the time",
         "commit once after many rows; each commit waits until the disk has the data",
         ("/sqlalchemy/orm/session.py:commit",),
-        ("sqlite3.Connection.commit", "psycopg2.extensions.connection.commit"), 20,
+        ("sqlite3.Connection.commit", "sqlite3.Connection.__exit__",
+         "psycopg2.extensions.connection.commit"), 20,
         stretch=SHORT, is_per_request=True,
-    ),
-    CostlyCall(
-        "list_search", "Searching in a list takes much of the time",
-        "keep a set, or a dictionary by that key, beside the list: `in`, index, count and remove "
-        "look at one element after the other",
-        (), ("list.__contains__", "list.index", "list.remove", "list.count",
-             "collections.deque.__contains__", "dict_values.__contains__"), 35,
-    ),
-    CostlyCall(
-        "list_shift", "Inserting or removing at the front of a list takes much of the time",
-        "use collections.deque (appendleft, popleft), or add at the end and reverse once: each "
-        "time, all the other elements are moved", (), ("list.insert", "list.pop"), 30,
-    ),
-    CostlyCall(
-        "rowwise", "A data frame is worked on row by row, in Python",
-        "compute with whole columns (`frame.a * frame.b`, numpy.where, Series.map of a dictionary, "
-        "merge, groupby with a built-in function); where a loop is needed, loop over itertuples or "
-        "over lists",
-        ("/pandas/core/apply.py:FrameColumnApply.series_generator",
-         "/pandas/core/frame.py:iterrows", "/pandas/core/indexing.py:",
-         "/pandas/core/frame.py:_set_value"), share_pct=20,
-    ),
-    CostlyCall(
-        "frame_grown", "A data frame or an array is copied for each piece that is added to it",
-        "collect the pieces in a list, and call concat (numpy.concatenate) once at the end",
-        ("/pandas/core/reshape/concat.py", "/pandas/core/frame.py:append",
-         "/numpy/lib/function_base.py:append", "/numpy/lib/_function_base_impl.py:append"),
-        share_pct=25, stretch=SHORT,
-    ),
-    CostlyCall(
-        "arrays_joined", "Joining arrays (stack, concatenate, cat) takes much of the time",
-        "if an array grows by a piece at a time, all of it is copied each time: keep the pieces in "
-        "a list and join them once at the end, or make room for all of them first (numpy.empty, "
-        "torch.empty) and write into it",
-        ("/numpy/core/shape_base.py:", "/numpy/_core/shape_base.py:",
-         "/numpy/lib/shape_base.py:column_stack", "/numpy/lib/_shape_base_impl.py:column_stack"),
-        ("torch._C._VariableFunctionsClass.cat", "torch._C._VariableFunctionsClass.concat",
-         "torch._C._VariableFunctionsClass.vstack", "torch._C._VariableFunctionsClass.hstack"),
-        40, is_avoidable=False,
-    ),
-    CostlyCall(
-        "sorting", "Sorting takes much of the time",
-        "if it is the same list again after each change, keep it in order instead "
-        "(bisect.insort, heapq, sortedcontainers), sort once after all changes, or ask only for "
-        "what is needed (min, max, heapq.nlargest)",
-        (), ("list.sort", "builtins.sorted"), 35, is_avoidable=False,
-    ),
-    CostlyCall(
-        "vectorize", "numpy.vectorize runs a Python function for each element",
-        "write it with operations on whole arrays (numpy.where, masks), or compile it with numba",
-        ("/numpy/lib/function_base.py:vectorize", "/numpy/lib/_function_base_impl.py:vectorize"),
-        share_pct=30, is_through=True,
     ),
     CostlyCall(
         "polling",
@@ -130,7 +64,7 @@ CALLS = (
          "/multiprocessing/queues.py:get_nowait", "/multiprocessing/pool.py:ready",
          "/multiprocessing/connection.py:poll", "/subprocess.py:poll"),
         ("_queue.SimpleQueue.get_nowait", "_queue.SimpleQueue.empty", "_thread.lock.locked",
-         "posix.waitpid"), 25,
+         "posix.waitpid", "time.time", "time.monotonic", "time.perf_counter"), 25,
         state=WORKING,
     ),
     CostlyCall(
@@ -164,11 +98,6 @@ CALLS = (
         share_pct=25, is_through=True,
     ),
     CostlyCall(
-        "deepcopy", "Copying objects (copy.deepcopy) takes much of the time",
-        "copy only what changes (copy.copy, dict(…), dataclasses.replace), or make what is shared "
-        "immutable", ("/copy.py:deepcopy", "/dataclasses.py:_asdict_inner"), share_pct=20,
-    ),
-    CostlyCall(
         "date_parsing", "Parsing dates takes much of the time",
         "use datetime.fromisoformat for ISO dates, remember what was parsed (functools.lru_cache), "
         "or parse a whole column at once with pandas.to_datetime and a format",
@@ -183,27 +112,6 @@ CALLS = (
         "slow_csv", "pandas reads a file with its slow parser, which is written in Python",
         "use the default engine: one separator of one character, no skipfooter",
         ("/pandas/io/parsers/python_parser.py",), share_pct=25,
-    ),
-    CostlyCall(
-        "own_equality",
-        "Comparing and hashing objects, by methods in Python, takes much of the time",
-        "these methods run at each look-up in a set or a dictionary, and each `==` and `in`: "
-        "compare and hash a few simple fields, as a tuple, keep the hash in an object that cannot "
-        "change, or use a short key (an id, a tuple) instead of the object",
-        (":__hash__", ":__eq__", ":__ne__"), (), 35, is_through=True,
-    ),
-    CostlyCall(
-        "own_order", "Ordering objects, by methods in Python, takes much of the time",
-        "sort with `key=` (a field, a tuple; operator.attrgetter), which is asked once for each "
-        "object and not for each comparison, and put tuples into a heap",
-        (":__lt__", ":__gt__", ":__le__", ":__ge__"), (), 35, is_through=True,
-    ),
-    CostlyCall(
-        "own_text", "Making text of objects (their __repr__, __str__) takes much of the time",
-        "make no text that nobody reads: pass the object to the log as an argument "
-        '(`log.debug("%r", it)`), so that it becomes text only if the line is written, or ask '
-        "`log.isEnabledFor` first; use a simple field as a key",
-        (":__repr__", ":__str__", ":__format__"), (), 25, is_through=True, is_avoidable=False,
     ),
     CostlyCall(
         "certificates", "Clients are made again and again, and each reads all certificates (TLS)",
@@ -244,24 +152,6 @@ CALLS = (
         is_per_request=True, state=WAITING,
     ),
     CostlyCall(
-        "code_compiled", "Code or templates are compiled again and again",
-        "compile once and keep the result; for templates, keep one Environment",
-        ("/jinja2/lexer.py", "/jinja2/parser.py", "/jinja2/compiler.py"),
-        ("builtins.compile", "builtins.eval", "builtins.exec"), 15, stretch=SHORT,
-    ),
-    CostlyCall(
-        "stack_inspection",
-        "Looking at its own stack (inspect, traceback) takes much of its time",
-        "use sys._getframe(1) for the caller, or turn this off outside of debugging",
-        ("/inspect.py:stack", "/inspect.py:getouterframes", "/inspect.py:getframeinfo",
-         "/traceback.py:extract", "/traceback.py:_extract_from_extended_frame_gen"), share_pct=15,
-    ),
-    CostlyCall(
-        "imports", "Imports inside of functions take much of the time",
-        "import at the top of the file; an import that fails is tried again each time",
-        ("<frozen importlib._bootstrap",), share_pct=20, is_avoidable=False,
-    ),
-    CostlyCall(
         "pool_pickling", "Moving arguments and results between processes takes much of the time",
         "send paths, numbers or small pieces instead of large objects; let workers load the data "
         "themselves or inherit it (an initializer, a global before the fork); use "
@@ -269,6 +159,38 @@ CALLS = (
         ("/multiprocessing/connection.py:send", "/multiprocessing/connection.py:_send_bytes",
          "/multiprocessing/reduction.py:dumps", "/multiprocessing/connection.py:recv"),
         share_pct=30, stretch=SHORT,
+    ),
+    CostlyCall(
+        "threads_started", "Starting one thread after the other takes much of the time",
+        "keep a few threads and hand them the work (concurrent.futures.ThreadPoolExecutor made "
+        "once, a queue.Queue)",
+        ("/threading.py:start",), ("_thread.start_new_thread", "_thread.start_joinable_thread"), 20,
+        stretch=SHORT,
+    ),
+    CostlyCall(
+        "processes_started",
+        "Processes are started and ended again and again (multiprocessing)",
+        "make the pool once, before the loop, and use it for all of the work; end it at the end",
+        ("/multiprocessing/pool.py:__init__", "/multiprocessing/pool.py:__exit__",
+         "/multiprocessing/pool.py:terminate", "/multiprocessing/process.py:start",
+         "/multiprocessing/context.py:Pool", "/concurrent/futures/process.py:shutdown",
+         "/concurrent/futures/process.py:_spawn_process"), share_pct=25, stretch=SHORT,
+    ),
+    CostlyCall(
+        "saving", "Saving (torch.save and the like) takes much of the time",
+        "save less often; copy the tensors to the CPU and write them in a thread or with "
+        "torch.distributed.checkpoint's async_save",
+        ("/torch/serialization.py:save", "/safetensors/torch.py:save_file",
+         "/torch/distributed/checkpoint/state_dict_saver.py:save"), share_pct=20,
+    ),
+    CostlyCall(
+        "unbuffered", "Reading without a buffer takes much of the time",
+        "if each call reads little (a byte, a line, a header), each costs a call of the system: "
+        "open files with their usual buffering, read lines from a socket with makefile('rb'), or "
+        "read large pieces and cut them up",
+        (), ("_io.FileIO.read", "_io.FileIO.readinto", "posix.read", "posix.pread",
+             "_socket.socket.recv", "_socket.socket.recv_into"), 30, is_avoidable=False,
+        state=WORKING,
     ),
     CostlyCall(
         "opening_files", "Opening and closing files takes much of the time",
@@ -287,7 +209,7 @@ CALLS = (
          "/pandas/io/parsers/readers.py:", "/pandas/io/parquet.py:read_parquet",
          "/pandas/io/pickle.py:read_pickle"),
         ("_io._IOBase.readlines", "_io.TextIOWrapper.read", "_io.BufferedReader.read",
-         "_io.FileIO.readall", "_io.FileIO.read", "_pickle.load"), 30, is_avoidable=False,
+         "_io.FileIO.readall", "_pickle.load"), 30, is_avoidable=False,
     ),
     CostlyCall(
         "hashing", "Hashing data takes much of the time",
@@ -317,12 +239,6 @@ CALLS = (
         "use a lower level (gzip's is 9), or zstandard",
         ("/gzip.py", "/bz2.py", "/lzma.py"),
         ("zlib.compress", "zlib.Compress.", "_bz2.", "_lzma."), 55, is_avoidable=False,
-    ),
-    CostlyCall(
-        "decimals", "Decimal and Fraction arithmetic takes much of the time",
-        "count in whole numbers of the smallest unit, or use floats where they are exact enough",
-        ("/fractions.py", "/_pydecimal.py", "/statistics.py"), ("decimal.Decimal",), 40,
-        is_avoidable=False,
     ),
     CostlyCall(
         "uuids", "Making UUIDs takes much of the time",

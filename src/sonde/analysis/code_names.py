@@ -52,12 +52,20 @@ def name_module(file: str) -> str:
     return name.rpartition(".")[2] if find_owner(file) == MINE else name
 
 
+_OPERATORS = {
+    "__contains__": "in", "__getitem__": "[]", "__setitem__": "[] =", "__delitem__": "del []",
+    "__add__": "+", "__iadd__": "+=", "__sub__": "-", "__isub__": "-=", "__mul__": "*",
+    "__imul__": "*=", "__truediv__": "/", "__itruediv__": "/=", "__matmul__": "@",
+}  # fmt: skip
+
+
 def name_c_call(call: str) -> str:
     """Return a C function as people write it: `pickle.dumps` for `_pickle.dumps`, `os.fsync` for
-    `posix.fsync`, `sorted` for `builtins.sorted`, and `in (list)` for `list.__contains__`."""
+    `posix.fsync`, `sorted` for `builtins.sorted`, `in (list)` for `list.__contains__`, and
+    `+ (str)` for `str.__add__`."""
     owner, _, func = call.rpartition(".")
-    if func == "__contains__":
-        return f"in ({owner})"
+    if func in _OPERATORS:
+        return f"{_OPERATORS[func]} ({owner})"
     if owner in ("builtins", "posix"):
         return func if owner == "builtins" else f"os.{func}"
     return call.lstrip("_")

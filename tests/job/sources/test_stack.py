@@ -590,6 +590,21 @@ def find(number, numbers):
 def sleep():
     time.sleep(0.02)
 
+def lengthen(text, piece):
+    return text + piece
+
+def cut(seen):
+    return seen.items[1:]  # who gets it frees it: that takes as long
+
+def choose(pattern, is_long):
+    return pattern.match("a" * 17 + "b" if is_long else "c")
+
+def fail():
+    try:
+        raise ValueError
+    except ValueError:
+        return 0
+
 def spin_on(numbers):
     total = 0
     for number in numbers:
@@ -598,9 +613,11 @@ def spin_on(numbers):
 
 def work(until):
     pattern, seen, numbers, data = re.compile("^(a+)+$"), Seen(), range(20000), bytes(range(256)) * 400
-    listed = list(numbers)
+    listed, text = list(numbers), "a" * 3_000_000
     while time.monotonic() < until:
-        match(pattern), pack(data), spin_on(numbers), sleep()
+        match(pattern), pack(data), spin_on(numbers), sleep(), choose(pattern, True)
+        for _ in range(5):
+            lengthen(text, "b"), [cut(seen) for _ in range(200)], [fail() for _ in range(5000)]
         for number in range(2900, 3000):
             seen.has(number), find(15000, listed)
 """
@@ -622,4 +639,8 @@ def test_a_sample_names_the_c_function_that_its_line_calls(sample, tmp_path):
     assert usual["pack"] == "zlib.compress"
     assert usual["has"] == usual["find"] == "list.__contains__"
     assert usual["sleep"] == "time.sleep"
+    assert usual["choose"] == "re.Pattern.match"  # although an argument has two branches
+    assert usual["lengthen"] == "str.__add__"
+    assert usual["cut"] == "list.__getitem__"
+    assert calls["fail"]["raise"] > 0
     assert set(calls["spin_on"]) == {None}  # it calls nothing

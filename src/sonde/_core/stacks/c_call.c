@@ -1,4 +1,4 @@
-/* The C function that the innermost frame of a stack is calling.
+/* The C function that the innermost frame of a stack is calling, also as an operator.
  *
  * C functions have no frame. But the instruction that a frame is at says by which name it calls, and
  * the function itself lies among the values that the frame is working with. Both are read while the
@@ -121,6 +121,100 @@ static int read_container(const sonde_call_place *here, uintptr_t at, c_function
     return read_type_name(found->owner, found->object);
 }
 
+/* Operators of short texts and lists are quick, and there are many of them: they are nobody's news. */
+#define LONG_VALUES 1000
+
+static int copies_its_values(uintptr_t type)
+{
+    return type == (uintptr_t)&PyUnicode_Type || type == (uintptr_t)&PyBytes_Type ||
+           type == (uintptr_t)&PyList_Type || type == (uintptr_t)&PyTuple_Type;
+}
+
+/* Is a value an index of one element: a number, or several? */
+static int is_index(uintptr_t at, const PyVarObject *value)
+{
+    PyObject head;
+    uintptr_t first;
+    if (value->ob_base.ob_type != &PyTuple_Type)
+        return value->ob_base.ob_type == &PyLong_Type;
+    return value->ob_size > 0 &&
+           sonde_read_memory(&first, at + offsetof(PyTupleObject, ob_item), sizeof first) == 0 &&
+           may_be_frame(first) && sonde_read_memory(&head, first, sizeof head) == 0 &&
+           head.ob_type == &PyLong_Type;
+}
+
+/* Tell whether an operator may take long: it copies a long text or list, or works on the values of an
+ * extension one by one. */
+static int is_told(const char *name, const PyVarObject *left, const PyVarObject *right, uintptr_t index)
+{
+    uintptr_t type = (uintptr_t)left->ob_base.ob_type;
+    int takes_item = strstr(name, "item__") != NULL, of_slice = right->ob_base.ob_type == &PySlice_Type;
+    if (!copies_its_values(type))
+        return !takes_item || is_index(index, right);
+    if (strcmp(name, "__getitem__") == 0)
+        return of_slice && left->ob_size >= LONG_VALUES;
+    if (strcmp(name, "__delitem__") == 0)
+        return left->ob_size >= LONG_VALUES;
+    int is_longer = right->ob_base.ob_type == left->ob_base.ob_type && right->ob_size >= LONG_VALUES;
+    return strstr(name, "add__") != NULL && (left->ob_size >= LONG_VALUES || is_longer);
+}
+
+/* Read the type of the left operand, if it is worth a word: Python's own that copy, or an extension's,
+ * whose names have a module. */
+static int read_operator(const sonde_call_place *here, uintptr_t left, uintptr_t right, c_function *found)
+{
+    PyVarObject a, b;
+    unsigned long flags;
+    if (!may_be_frame(left) || !may_be_frame(right) || sonde_read_memory(&a, left, sizeof a) < 0 ||
+        sonde_read_memory(&b, right, sizeof b) < 0)
+        return -1;
+    found->object = (uintptr_t)a.ob_base.ob_type;
+    if (found->object == here->object)
+        return is_told(here->name, &a, &b, right) ? 0 : -1;
+    if (read_type_name(found->owner, found->object) < 0 ||
+        sonde_read_memory(&flags, found->object + offsetof(PyTypeObject, tp_flags), sizeof flags) < 0)
+        return -1;
+    int is_extension = strchr(found->owner, '.') != NULL && !(flags & Py_TPFLAGS_HEAPTYPE);
+    if (!(copies_its_values(found->object) || is_extension) || !is_told(here->name, &a, &b, right))
+        return -1;
+    memcpy(found->name, here->name, sizeof found->name);
+    return 0;
+}
+
+/* Read what an operand must be. Returns 0, and 0 as the value if it may be anything; or -1. */
+static int read_operand_value(const sonde_operand *operand, uintptr_t first, uintptr_t *value)
+{
+    *value = operand->from == SONDE_CONSTANT ? operand->constant : 0;
+    if (operand->from == SONDE_VARIABLE && sonde_read_memory(value, first + operand->local * sizeof *value, sizeof *value) < 0)
+        return -1;
+    *value = strip(*value);
+    return 0;
+}
+
+/* What only `left[right]` makes just before it works. */
+static int is_slice_or_tuple(uintptr_t at)
+{
+    PyObject head;
+    return may_be_frame(at) && sonde_read_memory(&head, at, sizeof head) == 0 &&
+           (head.ob_type == &PySlice_Type || head.ob_type == &PyTuple_Type);
+}
+
+/* The operands lie side by side. Of one of them at least it is known what it is, or the right one is a
+ * slice or a tuple: this tells where. */
+static int find_operands(const sonde_call_place *here, uintptr_t first, const uintptr_t *values, c_function *found)
+{
+    uintptr_t left, right;
+    if (read_operand_value(&here->left, first, &left) < 0 || read_operand_value(&here->right, first, &right) < 0)
+        return -1;
+    for (int i = 0; i + 1 < here->values; i++) {
+        uintptr_t a = strip(values[i]), b = strip(values[i + 1]);
+        int fits = (left == 0 || left == a) && (right == 0 || right == b);
+        if (fits && (left || right || is_slice_or_tuple(b)))
+            return read_operator(here, a, b, found);
+    }
+    return -1;
+}
+
 /* Find the function that a call names among the values of the frame. Returns 0 or -1. */
 static int find_by_name(const sonde_call_place *here, const uintptr_t *values, c_function *found)
 {
@@ -139,8 +233,9 @@ static int find_by_name(const sonde_call_place *here, const uintptr_t *values, c
 static int find_function(const sonde_call_place *here, uintptr_t frame, c_function *found)
 {
     uintptr_t values[SONDE_MOST_VALUES], value = 0, first = frame + offsetof(raw_frame, localsplus);
-    uintptr_t local = first + here->local * sizeof value;
-    if (here->kind != SONDE_CALL_OF_NAME && sonde_read_memory(&value, local, sizeof value) < 0)
+    uintptr_t local = first + here->local * sizeof value, locals = first;
+    int is_local = here->kind != SONDE_CALL_OF_NAME && here->kind != SONDE_OPERATOR;
+    if (is_local && sonde_read_memory(&value, local, sizeof value) < 0)
         return -1;
     if (here->kind == SONDE_CALL_OF_LOCAL)
         return read_function(strip(value), found);
@@ -151,6 +246,8 @@ static int find_function(const sonde_call_place *here, uintptr_t frame, c_functi
         return -1;
     if (here->kind == SONDE_CALL_OF_NAME)
         return find_by_name(here, values, found);
+    if (here->kind == SONDE_OPERATOR)
+        return find_operands(here, locals, values, found);
     for (int i = 0; i + 1 < here->values; i++)
         if (strip(values[i]) == strip(value))
             return read_container(here, strip(values[i + 1]), found);
@@ -164,6 +261,8 @@ uint32_t sonde_c_call_find(const sonde_stack *stack, const sonde_intern_handle *
     if (stack->depth == 0 || stack->unit < 0)
         return 0;
     sonde_call_place *here = sonde_call_place_find(stack->frame[0].code, stack->unit);
+    if (here->kind == SONDE_RAISE)
+        return sonde_intern_put(text, "raise", sizeof "raise" - 1);
     if (here->kind == SONDE_NOTHING || find_function(here, stack->innermost, &found) < 0)
         return 0;
     if (here->text && found.object == here->object)

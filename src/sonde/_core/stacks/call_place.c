@@ -6,6 +6,7 @@
 
 #include "stacks/frame_layout.h"
 
+#include <stdio.h>
 #include <string.h>
 
 #define Py_BUILD_CORE 1
@@ -131,22 +132,66 @@ static int count_arguments(const step *steps, int *last)
 #endif
 }
 
+/* No value ends with these, so a walk goes on: `a if b else c` and `a or b` have jumps in them. */
+static int belongs_to_branch(uint8_t op)
+{
+#if PY_VERSION_HEX >= 0x030e0000
+    if (op == NOT_TAKEN)
+        return 1;
+#endif
+#if PY_VERSION_HEX >= 0x030c0000
+    return op == JUMP_FORWARD || op == POP_TOP || op == POP_JUMP_IF_FALSE || op == POP_JUMP_IF_TRUE ||
+           op == POP_JUMP_IF_NONE || op == POP_JUMP_IF_NOT_NONE;
+#else
+    return op == JUMP_FORWARD || op == POP_JUMP_FORWARD_IF_FALSE || op == POP_JUMP_FORWARD_IF_TRUE ||
+           op == POP_JUMP_FORWARD_IF_NONE || op == POP_JUMP_FORWARD_IF_NOT_NONE || op == JUMP_IF_TRUE_OR_POP ||
+           op == JUMP_IF_FALSE_OR_POP;
+#endif
+}
+
+/* Go back from instruction `at` over those that make the newest `wanted` values. Returns the one before
+ * them, or -1. */
+static int walk_back(const step *steps, int count, int at, int wanted)
+{
+    int lowest = count > STEPS ? count - STEPS : 0, have = 0;
+    for (; at >= lowest && (have < wanted || belongs_to_branch(steps[at % STEPS].op)); at--) {
+        const step *here = &steps[at % STEPS];
+        int effect = PyCompile_OpcodeStackEffectWithJump(here->op, (int)here->arg, 0);
+        if (effect == PY_INVALID_STACK_EFFECT)
+            return -1;
+        have += here->op == JUMP_FORWARD ? -1 : effect; /* what is before it made another branch's value */
+    }
+    return at < lowest || have != wanted ? -1 : at;
+}
+
 /* Go back from a call to the instruction that loads the function. NULL: it was not found. */
 static const step *find_loader(const step *steps, int count)
 {
-    int last = count - 1, lowest = count > STEPS ? count - STEPS : 0, have = 0;
-    int wanted = count_arguments(steps, &last);
+    int last = count - 1, wanted = count_arguments(steps, &last);
     if (wanted < 0)
         return NULL;
-    for (last--; last >= lowest && have < wanted; last--) {
-        int effect = PyCompile_OpcodeStackEffect(steps[last % STEPS].op, (int)steps[last % STEPS].arg);
-        if (effect == PY_INVALID_STACK_EFFECT)
-            return NULL;
-        have += effect;
-    }
-    if (last >= lowest && steps[last % STEPS].op == PUSH_NULL)
+    last = wanted == 0 ? last - 1 : walk_back(steps, count, last - 1, wanted);
+    if (last > 0 && steps[last % STEPS].op == PUSH_NULL)
         last--;
-    return last < lowest || have != wanted ? NULL : &steps[last % STEPS];
+    return last < 0 || last <= count - STEPS ? NULL : &steps[last % STEPS];
+}
+
+/* Does a call end a `with` block? Its function was put there when the block began. */
+static int ends_with_block(const step *steps, int count)
+{
+    int last = count - 1, nones = 0;
+    if (count_arguments(steps, &last) < 0)
+        return 0;
+    while (nones < 3 && last - 1 - nones >= 0 && steps[(last - 1 - nones) % STEPS].op == LOAD_CONST &&
+           steps[(last - 1 - nones) % STEPS].arg == steps[(last - 1) % STEPS].arg)
+        nones++;
+    return nones == 3;
+}
+
+static int raises(uint8_t op)
+{
+    return op == RAISE_VARARGS || op == RERAISE || op == PUSH_EXC_INFO || op == CHECK_EXC_MATCH ||
+           op == POP_EXCEPT;
 }
 
 static void find_call(sonde_call_place *found, const PyCodeObject *code, const step *steps, int count)
@@ -172,23 +217,61 @@ static void find_container(sonde_call_place *found, const step *steps, int count
     if (count < 3)
         return;
     const step *right = &steps[(count - 2) % STEPS];
-    int lowest = count > STEPS ? count - STEPS : 0, at = count - 2;
     if (loads_local(right->op)) {
         found->kind = SONDE_IN_LOCAL;
         found->local = right->arg;
         return;
     }
-    int have = 0;
-    for (; at >= lowest && have < 1; at--) {
-        int effect = PyCompile_OpcodeStackEffect(steps[at % STEPS].op, (int)steps[at % STEPS].arg);
-        if (effect == PY_INVALID_STACK_EFFECT)
-            return;
-        have += effect;
-    }
-    if (at >= lowest && have == 1 && loads_local(steps[at % STEPS].op)) {
+    int at = walk_back(steps, count, count - 2, 1);
+    if (at >= 0 && loads_local(steps[at % STEPS].op)) {
         found->kind = SONDE_IN_VALUE;
         found->local = steps[at % STEPS].arg;
     }
+}
+
+/* Return the method of an operator that works on two values; NULL: it is none. */
+static const char *name_operator(const step *last)
+{
+    static const char *const methods[] = {"add", "and", "floordiv", "lshift", "matmul", "mul", "mod",
+                                          "or",  "pow", "rshift",   "sub",    "truediv", "xor"};
+    static char name[16];
+    enum { COUNT = sizeof methods / sizeof *methods };
+    if (last->op == STORE_SUBSCR)
+        return "__setitem__";
+    if (last->op == DELETE_SUBSCR)
+        return "__delitem__";
+#if PY_VERSION_HEX >= 0x030e0000
+    if (last->op == BINARY_OP && last->arg == 2 * COUNT)
+        return "__getitem__";
+#else
+    if (last->op == BINARY_SUBSCR)
+        return "__getitem__";
+#endif
+    if (last->op != BINARY_OP || last->arg >= 2 * COUNT)
+        return NULL;
+    snprintf(name, sizeof name, "__%s%s__", last->arg < COUNT ? "" : "i", methods[last->arg % COUNT]);
+    return name;
+}
+
+static sonde_operand read_operand(const PyCodeObject *code, const step *load)
+{
+    sonde_operand found = {.from = loads_local(load->op) ? SONDE_VARIABLE : SONDE_TEMPORARY, .local = load->arg};
+    uintptr_t at = (uintptr_t)code->co_consts + offsetof(PyTupleObject, ob_item) + load->arg * sizeof at;
+    if (load->op == LOAD_CONST && sonde_read_memory(&found.constant, at, sizeof found.constant) == 0)
+        found.from = SONDE_CONSTANT;
+    return found;
+}
+
+static void find_operator(sonde_call_place *found, const PyCodeObject *code, const step *steps, int count)
+{
+    const char *name = name_operator(&steps[(count - 1) % STEPS]);
+    int at = name == NULL || count < 3 ? -1 : walk_back(steps, count, count - 2, 1);
+    if (at < 0)
+        return;
+    found->right = read_operand(code, &steps[(count - 2) % STEPS]);
+    found->left = read_operand(code, &steps[at % STEPS]);
+    found->kind = SONDE_OPERATOR;
+    memcpy(found->name, name, strlen(name) + 1);
 }
 
 sonde_call_place *sonde_call_place_find(const sonde_code *code, int32_t unit)
@@ -210,6 +293,14 @@ sonde_call_place *sonde_call_place_find(const sonde_code *code, int32_t unit)
         find_container(found, steps, count);
     else
         find_call(found, &copy, steps, count);
+    if (found->kind == SONDE_NOTHING && ends_with_block(steps, count)) {
+        found->kind = SONDE_CALL_OF_NAME;
+        memcpy(found->name, "__exit__", sizeof "__exit__");
+    }
+    if (raises(steps[(count - 1) % STEPS].op))
+        found->kind = SONDE_RAISE;
+    if (found->kind == SONDE_NOTHING)
+        find_operator(found, &copy, steps, count);
     return found;
 }
 

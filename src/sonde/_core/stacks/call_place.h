@@ -17,7 +17,16 @@ enum sonde_call_kind {
     SONDE_CALL_OF_LOCAL, /* of what a variable holds */
     SONDE_IN_LOCAL,      /* … in variable */
     SONDE_IN_VALUE,      /* variable in … */
+    SONDE_OPERATOR,      /* left + right, left[right], … */
+    SONDE_RAISE,         /* an exception is raised, or caught */
 };
+
+/* Where an operand of an operator comes from; its value lies among those that the frame works with. */
+typedef struct {
+    enum { SONDE_TEMPORARY, SONDE_VARIABLE, SONDE_CONSTANT } from;
+    uint32_t local;     /* number of the variable */
+    uintptr_t constant; /* address of the constant */
+} sonde_operand;
 
 typedef struct {
     uint32_t code; /* sonde_code.id */
@@ -25,7 +34,8 @@ typedef struct {
     enum sonde_call_kind kind;
     uint32_t local;         /* number of the variable */
     int32_t locals, values; /* how many of them the frame has */
-    char name[SONDE_NAME_BYTES];
+    char name[SONDE_NAME_BYTES]; /* of an operator: its method, as in `__add__` */
+    sonde_operand left, right;
     uintptr_t object; /* what was found there last: the function, or the type of the container */
     uint32_t text;    /* and its name; 0: nothing */
 } sonde_call_place;

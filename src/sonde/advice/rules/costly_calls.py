@@ -11,12 +11,15 @@ from __future__ import annotations
 from collections.abc import Iterator
 from typing import Any
 
-from sonde.advice.costly_calls import CALLS, LONG, SHORT, WAITING, WORKING, CostlyCall
+from sonde.advice.costly_calls import CALLS as LIBRARIES
+from sonde.advice.costly_calls import LONG, SHORT, WAITING, WORKING, CostlyCall
+from sonde.advice.costly_data import WAYS
 from sonde.advice.rules._code import FILES, show_place
 from sonde.advice.verdict import Limit, Limits, Rows, Verdict, group
 
 MOST = "warning"
 UNLESS = ("deadlock", "hang")
+CALLS = (*WAYS, *LIBRARIES)
 NEEDS = ("python.stack_sample.call", "python.frame.func")
 LIMITS = {
     "factor": Limit(1, "times the share of a thread's time from which each kind of call counts"),
@@ -49,7 +52,8 @@ _AROUND = (
 )
 # Of each stack: the outermost frame of a library that is known to be costly, and the line of the
 # user's own that called it; or a method of the user's own that Python calls (__eq__). Where the
-# library must not call back, no own frame lies inside of it.
+# library must not call back, no own frame lies inside of it. A forked worker has the stack of the
+# process that started it below its own: what that did is not the worker's doing.
 SQL = f"""
 WITH known_frame(name, path, ending, is_through) AS (VALUES {_FRAMES}),
 known_call(name, wanted) AS (VALUES {_CALLS}),
@@ -69,6 +73,10 @@ frame AS MATERIALIZED (
   SELECT stack, depth, func, file, lineno, is_own FROM python.frame JOIN ({FILES}) USING (file)
   WHERE stack IN (SELECT stack FROM total)),
 own AS (SELECT stack, MIN(depth) AS depth FROM frame WHERE is_own GROUP BY stack),
+child AS (
+  SELECT stack, MIN(depth) AS depth FROM frame
+  WHERE file LIKE '%/multiprocessing/process.py' AND ends_with(func, '_bootstrap')
+  GROUP BY stack),
 outside AS (
   SELECT stack, MAX(depth) AS depth FROM frame WHERE NOT is_own AND NOT {_AROUND} GROUP BY stack),
 costly AS (
@@ -79,8 +87,9 @@ costly AS (
 seen AS (
   SELECT stack, NULL AS call, name, MAX(frame.depth) AS depth,
          ARG_MAX(CASE WHEN is_mine THEN func END, frame.depth) AS method
-  FROM frame JOIN costly USING (func, file) JOIN own USING (stack)
-  WHERE is_through = 1 OR frame.depth < own.depth GROUP BY ALL
+  FROM frame JOIN costly USING (func, file) JOIN own USING (stack) LEFT JOIN child USING (stack)
+  WHERE (is_through = 1 OR frame.depth < own.depth)
+    AND (child.depth IS NULL OR frame.depth < child.depth) GROUP BY ALL
   UNION ALL
   SELECT DISTINCT total.stack, total.call, name, -1, NULL
   FROM total JOIN own ON own.stack = total.stack AND own.depth = 0 JOIN known_call

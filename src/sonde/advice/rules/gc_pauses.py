@@ -19,6 +19,7 @@ NEEDS = ("python.gc_pause.dur_ns", "python.stack_sample.wall_ns")
 LIMITS = {
     "share_pct": Limit(3, "of the time spent in full collections"),
     "pause_s": Limit(0.1, "length of a stop that counts, if several come in a piece"),
+    "asked_pct": Limit(50, "of the samples in stops that are in gc.collect(): it was asked for"),
 }
 # What is imported makes objects that stay: it is over when the program works, wherever it is done.
 SQL = f"""
@@ -45,18 +46,27 @@ during AS (
   SELECT *, UNNEST(range(t_ns // 1000000000, (t_ns + dur_ns) // 1000000000 + 1)) AS second
   FROM pause),
 line AS (
-  SELECT p.piece, p.host, p.pid, file, lineno, func, SUM(s.wall_ns) AS wall_ns
+  SELECT p.piece, p.host, p.pid, file, lineno, func, SUM(s.wall_ns) AS wall_ns,
+         COALESCE(SUM(s.wall_ns) FILTER (s.call = 'gc.collect'), 0) AS asked_ns
   FROM during AS p JOIN python.stack_sample AS s ON s.host = p.host AND s.pid = p.pid AND s.gil
     AND s.t_ns // 1000000000 = p.second AND s.t_ns BETWEEN p.t_ns AND p.t_ns + p.dur_ns
   JOIN place USING (stack) GROUP BY ALL),
 top AS (
-  SELECT piece, host, pid, ARG_MAX(struct_pack(file, lineno, func), wall_ns) AS place
+  SELECT piece, host, pid, ARG_MAX(struct_pack(file, lineno, func), wall_ns) AS place,
+         100 * SUM(asked_ns) / SUM(wall_ns) AS asked_pct
   FROM line GROUP BY 1, 2, 3)
 SELECT piece, pid, COALESCE(pauses, 0) AS pauses, COALESCE(all_s, 0) AS all_s,
        COALESCE(full_s, 0) AS full_s, COALESCE(long, 0) AS long, longest_ns, collected,
-       {{piece_s}}::DOUBLE AS piece_s, place.file, place.lineno, place.func
+       {{piece_s}}::DOUBLE AS piece_s, place.file, place.lineno, place.func,
+       COALESCE(asked_pct, 0)::DOUBLE AS asked_pct
 FROM alive LEFT JOIN total USING (piece, host, pid) LEFT JOIN top USING (piece, host, pid)
 """
+_ASKED = (
+    "The program itself calls the garbage collector, again and again (gc.collect)",
+    "leave the call out: Python collects when there is something to collect, and most objects are "
+    "freed without it, as soon as nobody refers to them; if memory must be given back at some "
+    "moment, call it there alone, once a minute or every thousandth time",
+)
 
 
 def judge(rows: Rows, limits: Limits) -> Iterator[Verdict]:
@@ -66,8 +76,9 @@ def judge(rows: Rows, limits: Limits) -> Iterator[Verdict]:
             "full_collections_pct": full_pct, "collections": row.pauses,
             "max_pause_ns": row.longest_ns, "freed_objects": row.collected,
         }  # fmt: skip
+        title, todo = _ASKED if row.asked_pct >= limits.asked_pct else ("", "")
         yield Verdict(
             row.piece, full_pct >= limits.share_pct or row.long >= 2, evidence, lost_pct=all_pct,
             readings=row.pauses, who=f"pid {row.pid}",
-            line=show_place(row.file, row.lineno, row.func),
+            title=title, todo=todo, line=show_place(row.file, row.lineno, row.func),
         )  # fmt: skip

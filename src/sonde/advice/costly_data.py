@@ -1,0 +1,174 @@
+"""Costly ways to work on data in memory: text, lists, arrays, data frames, objects of one's own."""
+
+from __future__ import annotations
+
+from sonde.advice.costly_calls import LONG, SHORT, CostlyCall
+
+WAYS = (
+    CostlyCall(
+        "backtracking",
+        "A regular expression takes much of the time, in single calls that last long",
+        "such a call tries the same text in countless ways: leave no repetition inside a "
+        "repetition (`(a+)+`, `(.*,)*`), make the parts exclude each other (`[^,]*` instead of "
+        "`.*`), from Python 3.11 on use atomic groups and possessive repetitions (`(?>…)`, `a++`), "
+        "test the length of the input first, or use the package google-re2",
+        ("/re/__init__.py:", "/lib/python3.10/re.py:"), ("re.Pattern.",), 30, stretch=LONG,
+    ),
+    CostlyCall(
+        "patterns", "Regular expressions take much of the time",
+        "if single matches take long, leave no repetition inside a repetition (`(a+)+`) and make "
+        "the parts exclude each other; else test with `in` or startswith first, join many patterns "
+        "into one, or split the text with str.split or str.partition",
+        ("/re/__init__.py:", "/lib/python3.10/re.py:"), ("re.Pattern.",), 40, is_avoidable=False,
+    ),
+    CostlyCall(
+        "pattern_compiled", "Regular expressions are compiled again and again",
+        "compile each pattern once, outside of the loop; Python remembers only the last 512 "
+        "patterns, so join many alternatives into one pattern, or keep them in a dictionary",
+        ("/re/_compiler.py", "/re/_parser.py", "/sre_compile.py", "/sre_parse.py"), (), 15,
+    ),
+    CostlyCall(
+        "list_search", "Searching in a list takes much of the time",
+        "keep a set, or a dictionary by that key, beside the list: `in`, index, count and remove "
+        "look at one element after the other",
+        (), ("list.__contains__", "list.index", "list.remove", "list.count",
+             "collections.deque.__contains__", "dict_values.__contains__"), 35,
+    ),
+    CostlyCall(
+        "list_shift", "Inserting or removing at the front of a list takes much of the time",
+        "use collections.deque (appendleft, popleft), or add at the end and reverse once: each "
+        "time, all the other elements are moved",
+        (), ("list.insert", "list.pop", "list.__delitem__"), 30,
+    ),
+    CostlyCall(
+        "copied_to_add", "A long text or list is copied for each piece that is added to it (+)",
+        "collect the pieces in a list and join them once at the end (`''.join(pieces)`), write to "
+        "io.StringIO, use a bytearray for bytes, and append or extend for lists",
+        (), ("str.__add__", "str.__iadd__", "bytes.__add__", "bytes.__iadd__", "list.__add__",
+             "tuple.__add__", "tuple.__iadd__"), 25,
+    ),
+    CostlyCall(
+        "copied_to_cut", "Slices copy much of a long text or list again and again",
+        "keep the list and count up a position in it, or use an iterator or collections.deque "
+        "(popleft); of bytes, cut a memoryview",
+        (), ("str.__getitem__", "bytes.__getitem__", "list.__getitem__", "tuple.__getitem__"), 30,
+    ),
+    CostlyCall(
+        "elements", "Arrays are worked on element by element, in Python",
+        "write it with operations on whole arrays (slices such as `a[1:] - a[:-1]`, numpy.where, "
+        "masks, cumsum, convolve), turn the array into a list first (`tolist`), or compile the "
+        "loop with numba",
+        (), ("numpy.ndarray.__getitem__", "numpy.ndarray.__setitem__", "numpy.float64.",
+             "numpy.float32.", "numpy.int64.", "numpy.int32.", "numpy.uint8.",
+             "numpy.bool.", "torch._C.TensorBase.item"), 25,
+    ),
+    CostlyCall(
+        "exceptions", "Raising and catching exceptions takes much of the time",
+        "where the exception is the usual case, ask first (`in`, dict.get, str.isdigit, a default "
+        "or None as the result) instead of raising; raise from fewer calls deep",
+        (), ("raise",), 20, is_avoidable=False,
+    ),
+    CostlyCall(
+        "rowwise", "A data frame is worked on row by row, in Python",
+        "compute with whole columns (`frame.a * frame.b`, numpy.where, Series.map of a dictionary, "
+        "merge, groupby with a built-in function); where a loop is needed, loop over itertuples or "
+        "over lists",
+        ("/pandas/core/apply.py:FrameColumnApply.series_generator",
+         "/pandas/core/frame.py:iterrows", "/pandas/core/indexing.py:",
+         "/pandas/core/frame.py:_set_value"), share_pct=20,
+    ),
+    CostlyCall(
+        "frame_grown", "A data frame or an array is copied for each piece that is added to it",
+        "collect the pieces in a list, and call concat (numpy.concatenate) once at the end",
+        ("/pandas/core/reshape/concat.py", "/pandas/core/frame.py:append",
+         "/numpy/lib/function_base.py:append", "/numpy/lib/_function_base_impl.py:append"),
+        share_pct=25, stretch=SHORT,
+    ),
+    CostlyCall(
+        "arrays_joined", "Joining arrays (stack, concatenate, cat) takes much of the time",
+        "if an array grows by a piece at a time, all of it is copied each time: keep the pieces in "
+        "a list and join them once at the end, or make room for all of them first (numpy.empty, "
+        "torch.empty) and write into it",
+        ("/numpy/core/shape_base.py:", "/numpy/_core/shape_base.py:",
+         "/numpy/lib/shape_base.py:column_stack", "/numpy/lib/_shape_base_impl.py:column_stack"),
+        ("torch._C._VariableFunctionsClass.cat", "torch._C._VariableFunctionsClass.concat",
+         "torch._C._VariableFunctionsClass.vstack", "torch._C._VariableFunctionsClass.hstack"),
+        40, is_avoidable=False,
+    ),
+    CostlyCall(
+        "sorting", "Sorting takes much of the time",
+        "if it is the same list again after each change, keep it in order instead "
+        "(bisect.insort, heapq, sortedcontainers), sort once after all changes, or ask only for "
+        "what is needed (min, max, heapq.nlargest)",
+        (), ("list.sort", "builtins.sorted"), 35, is_avoidable=False,
+    ),
+    CostlyCall(
+        "smallest", "Looking for the smallest or largest of many takes much of the time",
+        "if it is asked again after each change, keep a heap (heapq) or a sorted list (bisect), or "
+        "remember the answer",
+        (), ("builtins.min", "builtins.max"), 35, is_avoidable=False,
+    ),
+    CostlyCall(
+        "adding_up", "Adding up (sum) takes much of the time",
+        "of lists or tuples, sum copies all of what it has for each one: use "
+        "itertools.chain.from_iterable; of numbers of an array, use the array's own sum; of the "
+        "same numbers again, keep a running total",
+        (), ("builtins.sum",), 40, is_avoidable=False,
+    ),
+    CostlyCall(
+        "vectorize", "numpy.vectorize runs a Python function for each element",
+        "write it with operations on whole arrays (numpy.where, masks), or compile it with numba",
+        ("/numpy/lib/function_base.py:vectorize", "/numpy/lib/_function_base_impl.py:vectorize"),
+        share_pct=30, is_through=True,
+    ),
+    CostlyCall(
+        "deepcopy", "Copying objects (copy.deepcopy) takes much of the time",
+        "copy only what changes (copy.copy, dict(…), dataclasses.replace), or make what is shared "
+        "immutable", ("/copy.py:deepcopy", "/dataclasses.py:_asdict_inner"), share_pct=20,
+    ),
+    CostlyCall(
+        "own_equality",
+        "Comparing and hashing objects, by methods in Python, takes much of the time",
+        "these methods run at each look-up in a set or a dictionary, and each `==` and `in`: "
+        "compare and hash a few simple fields, as a tuple, keep the hash in an object that cannot "
+        "change, or use a short key (an id, a tuple) instead of the object",
+        (":__hash__", ":__eq__", ":__ne__"), (), 35, is_through=True,
+    ),
+    CostlyCall(
+        "own_order", "Ordering objects, by methods in Python, takes much of the time",
+        "sort with `key=` (a field, a tuple; operator.attrgetter), which is asked once for each "
+        "object and not for each comparison, and put tuples into a heap",
+        (":__lt__", ":__gt__", ":__le__", ":__ge__"), (), 35, is_through=True,
+    ),
+    CostlyCall(
+        "own_text", "Making text of objects (their __repr__, __str__) takes much of the time",
+        "make no text that nobody reads: pass the object to the log as an argument "
+        '(`log.debug("%r", it)`), so that it becomes text only if the line is written, or ask '
+        "`log.isEnabledFor` first; use a simple field as a key",
+        (":__repr__", ":__str__", ":__format__"), (), 25, is_through=True, is_avoidable=False,
+    ),
+    CostlyCall(
+        "code_compiled", "Code or templates are compiled again and again",
+        "compile once and keep the result; for templates, keep one Environment",
+        ("/jinja2/lexer.py", "/jinja2/parser.py", "/jinja2/compiler.py"),
+        ("builtins.compile", "builtins.eval", "builtins.exec"), 15, stretch=SHORT,
+    ),
+    CostlyCall(
+        "stack_inspection",
+        "Looking at its own stack (inspect, traceback) takes much of its time",
+        "use sys._getframe(1) for the caller, or turn this off outside of debugging",
+        ("/inspect.py:stack", "/inspect.py:getouterframes", "/inspect.py:getframeinfo",
+         "/traceback.py:extract", "/traceback.py:_extract_from_extended_frame_gen"), share_pct=15,
+    ),
+    CostlyCall(
+        "imports", "Imports inside of functions take much of the time",
+        "import at the top of the file; an import that fails is tried again each time",
+        ("<frozen importlib._bootstrap",), share_pct=20, is_avoidable=False,
+    ),
+    CostlyCall(
+        "decimals", "Decimal and Fraction arithmetic takes much of the time",
+        "count in whole numbers of the smallest unit, or use floats where they are exact enough",
+        ("/fractions.py", "/_pydecimal.py", "/statistics.py"), ("decimal.Decimal",), 40,
+        is_avoidable=False,
+    ),
+)  # fmt: skip
