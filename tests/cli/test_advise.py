@@ -212,6 +212,15 @@ def test_a_closer_look_says_what_it_did_and_leaves_the_job_as_it_was(sonde_cli, 
     assert "20ms" in every
 
 
+def test_json_has_what_a_closer_look_showed(sonde_cli, start) -> None:
+    program = start(SEARCH)
+    look = json.loads(
+        sonde_cli("advise", str(program.pid), "--look", "1s", "--format", "json").stdout
+    )["look"]
+    assert (look["pids"], look["every_before_ns"]) == ([program.pid], 20_000_000)
+    assert look["advice"]["pieces"] > 0 and "native" in look
+
+
 CRAWL = """
 import asyncio, sonde
 sonde.start(collector="off", stack_every="20ms")

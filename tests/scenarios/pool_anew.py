@@ -16,20 +16,15 @@ if __name__ == "__main__":
     fork = get_context("fork")
 
     def score(number: int) -> int:
-        return sum(number * other % 7 for other in range(4000))
+        return sum(number * other % 7 for other in range(500))
 
     class Scorer:
-        def __init__(self) -> None:
-            self.pool = fork.Pool(2) if FIXED else None
-
         def score_batch(self, numbers: range) -> int:
-            if self.pool is not None:
-                return sum(self.pool.map(score, numbers, 16))
+            if FIXED:  # so little work needs no other process
+                return sum(score(number) for number in numbers)
             with fork.Pool(2) as pool:
                 return sum(pool.map(score, numbers, 16))
 
     scorer = Scorer()
     for step in until_over():
         scorer.score_batch(range(step, step + 64))
-    if scorer.pool is not None:
-        scorer.pool.terminate()

@@ -19,7 +19,7 @@ WAYS = (
         "if single matches take long, leave no repetition inside a repetition (`(a+)+`) and make "
         "the parts exclude each other; else test with `in` or startswith first, join many patterns "
         "into one, or split the text with str.split or str.partition",
-        ("/re/__init__.py:", "/lib/python3.10/re.py:"), ("re.Pattern.",), 40, is_avoidable=False,
+        ("/re/__init__.py:", "/lib/python3.10/re.py:"), ("re.Pattern.",), 60, is_avoidable=False,
     ),
     CostlyCall(
         "pattern_compiled", "Regular expressions are compiled again and again",
@@ -106,14 +106,14 @@ WAYS = (
         "smallest", "Looking for the smallest or largest of many takes much of the time",
         "if it is asked again after each change, keep a heap (heapq) or a sorted list (bisect), or "
         "remember the answer",
-        (), ("builtins.min", "builtins.max"), 35, is_avoidable=False,
+        (), ("builtins.min", "builtins.max"), 50, is_avoidable=False,
     ),
     CostlyCall(
-        "adding_up", "Adding up (sum) takes much of the time",
+        "adding_up", "Adding up takes much of the time, in single calls of sum that last long",
         "of lists or tuples, sum copies all of what it has for each one: use "
         "itertools.chain.from_iterable; of numbers of an array, use the array's own sum; of the "
         "same numbers again, keep a running total",
-        (), ("builtins.sum",), 40, is_avoidable=False,
+        (), ("builtins.sum",), 40, is_avoidable=False, stretch=LONG,
     ),
     CostlyCall(
         "vectorize", "numpy.vectorize runs a Python function for each element",

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import os
 import sys
 import time
@@ -40,6 +41,19 @@ class CloserLook:
     native: Counter[str] = field(default_factory=Counter)  # innermost functions of main threads
     awaits: Counter[str] = field(default_factory=Counter)  # what asyncio's tasks wait for
     notes: list[str] = field(default_factory=list)
+
+    def to_values(self) -> dict[str, object]:
+        """Return what was done and seen as JSON has it."""
+        return {
+            "dur_ns": round(self.seconds * 1e9),
+            "pids": list(self.pids),
+            "every_ns": round(_EVERY_S * 1e9),
+            "every_before_ns": round(self.before_s * 1e9),
+            "advice": json.loads(self.advice.to_json()),
+            "native": dict(self.native),
+            "awaits": dict(self.awaits),
+            "notes": self.notes,
+        }
 
     def describe(self, findings: Sequence[Finding]) -> Iterator[str]:
         """Yield what was done, and whether it confirms what was found in the whole recording."""

@@ -76,7 +76,8 @@ def run(args: argparse.Namespace) -> int:
         advice = advise(args.target, since=args.since, until=args.until, piece_s=args.piece,
                         rules=args.rule, limits=limits)  # fmt: skip
     if args.format == "json":
-        _table.write_text(args.output, lambda file: _write_lines([advice.to_json()], file))
+        text = _make_json(advice, look)
+        _table.write_text(args.output, lambda file: _write_lines([text], file))
     else:
         _table.write_text(args.output, lambda file: _draw_advice(advice, args.all, file, look))
     tell_missing(find_targets(args.target))
@@ -96,6 +97,12 @@ def _read_limits(words: list[str]) -> Mapping[str, object]:
             raise ConfigError(f"--set {word} is not RULE.NAME=VALUE; see `sonde advise --list`")
         found[name.strip()] = value.strip()
     return found
+
+
+def _make_json(advice: Advice, look: CloserLook | None) -> str:
+    if look is None:
+        return advice.to_json()
+    return json.dumps({**json.loads(advice.to_json()), "look": look.to_values()}, indent=1)
 
 
 def _write_lines(lines: Iterator[str] | list[str], file: IO[str]) -> None:

@@ -145,12 +145,13 @@ static int is_index(uintptr_t at, const PyVarObject *value)
 
 /* Tell whether an operator may take long: it copies a long text or list, or works on the values of an
  * extension one by one. */
-static int is_told(const char *name, const PyVarObject *left, const PyVarObject *right, uintptr_t index)
+static int is_told(const sonde_call_place *here, const PyVarObject *left, const PyVarObject *right, uintptr_t index)
 {
+    const char *name = here->name;
     uintptr_t type = (uintptr_t)left->ob_base.ob_type;
-    int takes_item = strstr(name, "item__") != NULL, of_slice = right->ob_base.ob_type == &PySlice_Type;
+    int takes_item = strstr(name, "item__") != NULL, of_slice = here->slices || right->ob_base.ob_type == &PySlice_Type;
     if (!copies_its_values(type))
-        return !takes_item || is_index(index, right);
+        return !takes_item || (!here->slices && is_index(index, right));
     if (strcmp(name, "__getitem__") == 0)
         return of_slice && left->ob_size >= LONG_VALUES;
     if (strcmp(name, "__delitem__") == 0)
@@ -170,12 +171,12 @@ static int read_operator(const sonde_call_place *here, uintptr_t left, uintptr_t
         return -1;
     found->object = (uintptr_t)a.ob_base.ob_type;
     if (found->object == here->object)
-        return is_told(here->name, &a, &b, right) ? 0 : -1;
+        return is_told(here, &a, &b, right) ? 0 : -1;
     if (read_type_name(found->owner, found->object) < 0 ||
         sonde_read_memory(&flags, found->object + offsetof(PyTypeObject, tp_flags), sizeof flags) < 0)
         return -1;
     int is_extension = strchr(found->owner, '.') != NULL && !(flags & Py_TPFLAGS_HEAPTYPE);
-    if (!(copies_its_values(found->object) || is_extension) || !is_told(here->name, &a, &b, right))
+    if (!(copies_its_values(found->object) || is_extension) || !is_told(here, &a, &b, right))
         return -1;
     memcpy(found->name, here->name, sizeof found->name);
     return 0;
@@ -203,13 +204,14 @@ static int is_slice_or_tuple(uintptr_t at)
  * slice or a tuple: this tells where. */
 static int find_operands(const sonde_call_place *here, uintptr_t first, const uintptr_t *values, c_function *found)
 {
-    uintptr_t left, right;
-    if (read_operand_value(&here->left, first, &left) < 0 || read_operand_value(&here->right, first, &right) < 0)
+    uintptr_t left, right, stop;
+    if (read_operand_value(&here->left, first, &left) < 0 || read_operand_value(&here->right, first, &right) < 0 ||
+        read_operand_value(&here->stop, first, &stop) < 0)
         return -1;
-    for (int i = 0; i + 1 < here->values; i++) {
+    for (int i = 0; i + 1 + here->slices < here->values; i++) {
         uintptr_t a = strip(values[i]), b = strip(values[i + 1]);
-        int fits = (left == 0 || left == a) && (right == 0 || right == b);
-        if (fits && (left || right || is_slice_or_tuple(b)))
+        int fits = (left == 0 || left == a) && (right == 0 || right == b) && (stop == 0 || stop == strip(values[i + 2]));
+        if (fits && (left || right || stop || is_slice_or_tuple(b)))
             return read_operator(here, a, b, found);
     }
     return -1;

@@ -229,7 +229,7 @@ static void find_container(sonde_call_place *found, const step *steps, int count
     }
 }
 
-/* Return the method of an operator that works on two values; NULL: it is none. */
+/* Return the method of an operator that works on values; NULL: it is none. */
 static const char *name_operator(const step *last)
 {
     static const char *const methods[] = {"add", "and", "floordiv", "lshift", "matmul", "mul", "mod",
@@ -240,6 +240,10 @@ static const char *name_operator(const step *last)
         return "__setitem__";
     if (last->op == DELETE_SUBSCR)
         return "__delitem__";
+#if PY_VERSION_HEX >= 0x030c0000
+    if (last->op == BINARY_SLICE)
+        return "__getitem__";
+#endif
 #if PY_VERSION_HEX >= 0x030e0000
     if (last->op == BINARY_OP && last->arg == 2 * COUNT)
         return "__getitem__";
@@ -269,6 +273,15 @@ static void find_operator(sonde_call_place *found, const PyCodeObject *code, con
     if (at < 0)
         return;
     found->right = read_operand(code, &steps[(count - 2) % STEPS]);
+#if PY_VERSION_HEX >= 0x030c0000
+    if (steps[(count - 1) % STEPS].op == BINARY_SLICE) {
+        found->slices = 1;
+        found->stop = found->right;
+        found->right = read_operand(code, &steps[at % STEPS]);
+        if ((at = walk_back(steps, count, at, 1)) < 0)
+            return;
+    }
+#endif
     found->left = read_operand(code, &steps[at % STEPS]);
     found->kind = SONDE_OPERATOR;
     memcpy(found->name, name, strlen(name) + 1);

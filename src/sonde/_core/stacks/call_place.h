@@ -35,7 +35,9 @@ typedef struct {
     uint32_t local;         /* number of the variable */
     int32_t locals, values; /* how many of them the frame has */
     char name[SONDE_NAME_BYTES]; /* of an operator: its method, as in `__add__` */
-    sonde_operand left, right;
+    sonde_operand left, right; /* of left[right:stop]: from where */
+    sonde_operand stop;
+    int slices; /* it is left[right:stop] */
     uintptr_t object; /* what was found there last: the function, or the type of the container */
     uint32_t text;    /* and its name; 0: nothing */
 } sonde_call_place;

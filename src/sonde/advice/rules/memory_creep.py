@@ -78,7 +78,8 @@ _WORKERS = (
 )
 _ASK = (
     "`sonde config {pid} source.heap=on` begins to record which lines hold memory, in the running "
-    "program; ask again after a few minutes, and the line is named here. Often it is a loss that "
+    "program (`sonde run --set source.heap=on` does so from the start); ask again after a few "
+    "minutes, and the line is named here. Often it is a loss that "
     "is appended with its graph (use `.item()` or `.detach()`), a cache or a list that only grows, "
     "or a closure that holds batches"
 )
