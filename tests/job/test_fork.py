@@ -164,3 +164,23 @@ child.start()
 child.join()
 """
     assert run(HEAD + code).stdout.split() == ["True"]
+
+
+def test_a_short_child_of_multiprocessing_runs_no_python_code_of_ours(run) -> None:
+    code = """
+import multiprocessing, multiprocessing.util
+sonde.start(collector="off")
+seen = set()
+def watch(frame, event, arg):
+    if event == "call" and os.sep + os.path.join("sonde", "job") in frame.f_code.co_filename:
+        seen.add(frame.f_code.co_qualname if sys.version_info >= (3, 11) else frame.f_code.co_name)
+def tell():
+    sys.setprofile(None)
+    print(sorted(seen), flush=True)
+def work():
+    multiprocessing.util.Finalize(None, tell, exitpriority=-200)  # after ours
+    sys.setprofile(watch)
+child = multiprocessing.get_context("fork").Process(target=work)
+child.start(); child.join()
+"""
+    assert run(HEAD + code).stdout == "[]\n"

@@ -12,6 +12,7 @@ import contextlib
 import os
 import random
 import shutil
+import signal
 import subprocess
 import sys
 import tempfile
@@ -105,6 +106,14 @@ def end_server(_place: Path, _folder: Path) -> None:
         server.wait()
 
 
+def stop_server(_place: Path, _folder: Path) -> None:
+    """Stop that process for a while: each access waits for it. The job waits as well, and goes on."""
+    for server in SERVERS:
+        server.send_signal(signal.SIGSTOP)
+        time.sleep(3)
+        server.send_signal(signal.SIGCONT)
+
+
 HARMS: list[Callable[[Path, Path], None]] = [
     fill, copy_and_fill, cut_all, copy_over, scribble, remove, unmount,
 ]  # fmt: skip
@@ -170,7 +179,9 @@ def attempt(place: Path, harm: Callable[[Path, Path], None], collector: str) -> 
     try:
         out, err = job.communicate(timeout=SECONDS + 120)
     except subprocess.TimeoutExpired:
+        end_server(place, folder)  # whoever waits for it gets an error, and can be killed
         job.kill()
+        job.communicate()
         return "it hangs"
     if (job.returncode, out) == (0, "done\n"):
         return None
@@ -188,7 +199,7 @@ def main(kinds: list[str]) -> int:
     kinds = [kind for kind in kinds if kind != "--short"]
     wrong = 0
     for kind in kinds or ["ext4", "xfs", "btrfs", "tmpfs", "fuse"]:
-        harms = [*HARMS, end_server] if kind == "fuse" else HARMS
+        harms = [*HARMS, end_server, stop_server] if kind == "fuse" else HARMS
         for number, harm in enumerate(harms):
             both = ("alone", "collector")
             found = [

@@ -6,7 +6,7 @@ keeps the line open, it writes the last file and exits. A file is complete at ev
 
 from __future__ import annotations
 
-import hashlib
+import contextlib
 import json
 import os
 import select
@@ -20,6 +20,7 @@ from types import TracebackType
 from typing import TYPE_CHECKING, Any
 
 from sonde.errors import Error
+from sonde.export.path_claim import claim, name_lock
 from sonde.session import Session, files, process
 from sonde.session.profiler_line import join, name_file
 
@@ -28,7 +29,6 @@ if TYPE_CHECKING:
     from sonde.store.recording import Recording
 
 CHECK_S = 1.0  # between two checks whether the job is alive
-CLAIM_S = 5.0  # to wait for the last file of a job that has ended
 IDLE_S = 60.0  # exit after this long without a profile: the writer takes memory
 _MOST_KEPT, _MOST_ASKED = 1000, 100  # windows
 _REST = 3  # after a refresh, wait this many times as long as it took
@@ -74,19 +74,39 @@ class ProfileFile:
         self.session = Session(request["session"])
         self.wish: str | None = request["path"]  # None if no file is wanted
         self.path = self.wish or ""
-        self._claim = claim(self.path, root, self.session.pid) if self.wish else None
-        if self.wish and self._claim is None:
-            self.path = name_file(self.wish, f"-pid_{self.session.pid}", before=False)
+        self.windows: list[int] = request["windows"]  # begin, end, begin, …
+        self._trace: Any = None
+        self._claim = self._claim_path(root) if self.wish else None
         self.is_child: bool = request["is_child"]
         self._parts: list[str] = request["parts"]
         self._without = [
             table for part in _PARTS if part not in self._parts for table in _PARTS[part]
         ]
         self.configure(request)
-        self.windows: list[int] = request["windows"]  # begin, end, begin, …
         self.due_s = time.monotonic() + (self.period_s or 0)
         self.is_stale = True  # something has happened that is not in the file
-        self._trace: Any = None
+
+    def _claim_path(self, root: str) -> tuple[str, int] | None:
+        """Claim the path, or take another one if it is in use."""
+        lock = name_lock(self.path, root)
+        self._check_late(lock, self.path)
+        if found := claim(lock, self.session.pid):
+            self._check_late(self.path)
+            return found
+        self._check_late(lock, self.path)
+        self.path = name_file(self.path, f"-pid_{self.session.pid}", before=False)
+        return None
+
+    def _check_late(self, *paths: str) -> None:
+        """Refuse to write for a job that was killed before we were ready, if another job has had
+        the path since this profile began: the other job's file is the newer one, and is to stay."""
+        if not self.windows or is_running(self.session):
+            return
+        since_ns = self._wall(self.windows[0])
+        for path in paths:
+            with contextlib.suppress(FileNotFoundError):
+                if os.stat(path).st_mtime_ns > since_ns:
+                    raise Error("the job has ended, and another one has had the path since")
 
     def configure(self, request: dict[str, Any]) -> None:
         """Take over the settings that may change during a profile."""
@@ -242,8 +262,7 @@ class ProfilerWriter:
             if now_s - self._checked_s >= CHECK_S:
                 self._checked_s = now_s
                 # The process, not its recording, which may end before the profile does.
-                start = process.read_start_ticks(self._job.session.pid)
-                self._is_over |= start != self._job.session.meta.start_ticks
+                self._is_over |= not is_running(self._job.session)
         elif now_s - self._idle_s > IDLE_S:
             self._is_over = True
 
@@ -339,34 +358,9 @@ class ProfilerWriter:
             )
 
 
-def claim(path: str, root: str, pid: int) -> tuple[str, int] | None:
-    """Claim a path for a job while this process runs; return None if another job has it.
-
-    Ranks and workers may all have been given the same path. The last file of a job that was killed
-    may be being written right now: wait a moment for that."""
-    name = hashlib.sha256(os.fsencode(os.path.realpath(path))).hexdigest()[:32]
-    lock = os.path.join(root, f".trace-{name}.lock")
-    deadline_s = time.monotonic() + CLAIM_S
-    while True:
-        fd = files.open_lock(lock)
-        if _lock(fd, lock):
-            os.ftruncate(fd, 0)
-            os.pwrite(fd, f"{pid} {process.read_start_ticks(pid) or 0}".encode(), 0)
-            return lock, fd
-        holder = os.pread(fd, 64, 0).decode().split()
-        os.close(fd)
-        is_used = len(holder) == 2 and str(process.read_start_ticks(int(holder[0]))) == holder[1]
-        if is_used or time.monotonic() > deadline_s:
-            return None
-        time.sleep(0.01)
-
-
-def _lock(fd: int, path: str) -> bool:
-    """Lock a file; return whether that worked and the path still leads to this file."""
-    try:
-        return files.take_lock(fd) and os.path.samestat(os.stat(path), os.fstat(fd))
-    except FileNotFoundError:
-        return False
+def is_running(session: Session) -> bool:
+    """Tell whether the process of this session has not ended."""
+    return process.read_start_ticks(session.pid) == session.meta.start_ticks
 
 
 def main() -> None:

@@ -11,9 +11,6 @@ from sonde import _core
 TYPE_CHECKING = False
 if TYPE_CHECKING:
     from collections.abc import Callable
-    from typing import TypeVar
-
-    T = TypeVar("T")
 
 DELAY_NS = 100_000_000  # most children have ended by then, or have become another program
 
@@ -33,6 +30,7 @@ class ForkLock:
         self._locks.setdefault(forks, RLock()).acquire()  # the same one for all threads
         if self._forks != forks:
             self._forks = forks
+            _core.fork_settled()
             self._settle()
 
     def __exit__(self, *_error: object) -> None:
@@ -43,27 +41,32 @@ class ForkLock:
         return self._forks != _core.forks()
 
 
-def watch_forks(at_multiprocessing: Callable[[], bool]) -> None:
-    """Have the native thread rest during each fork; and call `at_multiprocessing` once, before the
-    first fork of a program that uses that module. Call this once: fork hooks cannot be removed."""
-    _core.fork_after_import("multiprocessing.util", at_multiprocessing)
+def watch_forks(at_exit: Callable[[], object]) -> None:
+    """Have the native thread rest during each fork, and `at_exit` called when a child of
+    multiprocessing ends. Call this once: fork hooks cannot be removed."""
+    _core.fork_after_import("multiprocessing.util", lambda: end_with_multiprocessing(at_exit))
     os.register_at_fork(
         before=_core.fork_rest, after_in_parent=_core.fork_wake, after_in_child=_core.fork_child
     )
 
 
-def end_with_multiprocessing(owner: T, at_exit: Callable[[T], object]) -> bool:
-    """Have `at_exit(owner)` called when a multiprocessing child ends. Return False if the program
-    has not imported multiprocessing yet.
+_finalizers: list[Callable[[], object]] = []  # multiprocessing itself refers to them weakly
+
+
+def end_with_multiprocessing(at_exit: Callable[[], object]) -> bool:
+    """Have `at_exit` called when a multiprocessing child ends, before any given earlier.
+    Return False if the program has not imported multiprocessing yet.
 
     Such a child leaves through os._exit after running its finalizers; `at_exit` becomes one."""
-
-    def finalize(one: T) -> None:
-        sys.modules["multiprocessing.util"].Finalize(None, at_exit, (one,), exitpriority=-100)
-
     util = sys.modules.get("multiprocessing.util")
     if util is None or not hasattr(util, "register_after_fork"):
         return False
-    # A finalizer registered right now would be cleared when the child's bootstrap begins.
-    util.register_after_fork(owner, finalize)
+    import functools  # multiprocessing has imported it as well
+
+    # A finalizer registered right now would be cleared when the child's bootstrap begins. This one
+    # is put into its place without any Python code, which would make the child copy the pages of
+    # all objects that the code touches: that takes longer than the code itself.
+    key = (-100, len(_finalizers))
+    _finalizers.append(at_exit)
+    util.register_after_fork(at_exit, functools.partial(util._finalizer_registry.__setitem__, key))
     return True

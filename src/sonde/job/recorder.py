@@ -10,7 +10,7 @@ from sonde.errors import Error
 from sonde.job import exit_status
 from sonde.job import native_state as native
 from sonde.job.deferred_source import DeferredSource
-from sonde.job.fork import DELAY_NS, ForkLock, end_with_multiprocessing, watch_forks
+from sonde.job.fork import DELAY_NS, ForkLock, watch_forks
 from sonde.job.notice import print_complaints, print_notice
 from sonde.job.source_context import SourceContext
 from sonde.job.table_writers import Row, TableWriters
@@ -73,7 +73,7 @@ class Recorder:
         print_complaints(complaints, parent or self._session or root)
         if not self._watches_forks:
             self._watches_forks = True  # first, because another thread may fork meanwhile
-            watch_forks(lambda: end_with_multiprocessing(self, Recorder._at_exit))
+            watch_forks(_core.child_end(self._at_exit))
         with self.lock:
             self.ends_with_profile = False
             if self.parked:

@@ -150,18 +150,6 @@ def test_ranks_do_not_write_one_file(
     _core.events_gate(True)
 
 
-def test_a_file_is_one_writers_until_it_lets_go(tmp_path: Path) -> None:
-    path = str(tmp_path / "p.json")
-    first = profiler_writer.claim(path, str(tmp_path), os.getpid())
-    assert first is not None
-    assert profiler_writer.claim(path, str(tmp_path), os.getpid()) is None
-    os.unlink(first[0])
-    os.close(first[1])
-    again = profiler_writer.claim(path, str(tmp_path), os.getpid())
-    assert again is not None
-    os.close(again[1])
-
-
 def test_very_many_windows_become_few_and_lose_no_time() -> None:
     job = profiler_writer.ProfileFile.__new__(profiler_writer.ProfileFile)
     job.session = type("Fake", (), {"wall_offset_ns": 0})()  # type: ignore[assignment]

@@ -154,6 +154,10 @@ int sonde_later(PyObject *call, int64_t delay_ns);
 void sonde_later_rest(void);
 void sonde_later_wake(void);
 
+/* Before os._exit: give the call up, and leave the thread that waits to the end of the process.
+ * Returns 0, and does nothing, if that thread is making the call now. With the GIL. */
+int sonde_later_leave(void);
+
 /* Return the id of the thread of ours that is making such a call now; 0: there is none. */
 uint32_t sonde_later_tid(void);
 

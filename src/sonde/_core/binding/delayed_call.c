@@ -147,6 +147,14 @@ static PyObject *later_finish(PyObject *Py_UNUSED(module), PyObject *Py_UNUSED(n
     Py_RETURN_NONE;
 }
 
+int sonde_later_leave(void)
+{
+    if (sonde_later_tid())
+        return 0;
+    replace_call(NULL);
+    return 1;
+}
+
 PyMethodDef sonde_delayed_call_methods[] = {
     {"later", later, METH_VARARGS,
      "later(call, delay_ns): make the call after this delay, in the main thread or, if that is waiting\n"

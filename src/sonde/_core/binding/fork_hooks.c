@@ -14,6 +14,7 @@ SONDE_CHANGED_IN_CHILD static struct {
     PyObject *begin; /* NULL: children are not recorded */
     int64_t delay_ns;
     uint32_t forks; /* sonde_forks when fork_child() was called */
+    uint32_t settled; /* sonde_forks when fork_settled() was called */
 } child;
 
 static PyObject *follow_forks(PyObject *Py_UNUSED(module), PyObject *args)
@@ -102,6 +103,40 @@ static PyObject *forked_ns(PyObject *Py_UNUSED(module), PyObject *Py_UNUSED(none
     return PyLong_FromLongLong(child.forks == sonde_forks ? sonde_fork_ns : 0);
 }
 
+static PyObject *fork_settled(PyObject *Py_UNUSED(module), PyObject *Py_UNUSED(none))
+{
+    child.settled = sonde_forks;
+    Py_RETURN_NONE;
+}
+
+static int has_exception(void)
+{
+    PyObject *type, *value, *traceback;
+    PyErr_GetExcInfo(&type, &value, &traceback);
+    int has = value != NULL && value != Py_None;
+    Py_XDECREF(type);
+    Py_XDECREF(value);
+    Py_XDECREF(traceback);
+    return has;
+}
+
+/* Most children have never used what they inherited. Leaving it in Python would cost them more than
+ * all else that we do there. One that fails is worth a recording, however short its life was. */
+static PyObject *end_child(PyObject *at_exit, PyObject *Py_UNUSED(none))
+{
+    if (child.forks == sonde_forks && child.settled != sonde_forks && !has_exception() &&
+        sonde_later_leave())
+        Py_RETURN_NONE;
+    return PyObject_CallNoArgs(at_exit);
+}
+
+static PyMethodDef end_child_method = {"end_child", end_child, METH_NOARGS, NULL};
+
+static PyObject *child_end(PyObject *Py_UNUSED(module), PyObject *at_exit)
+{
+    return PyCFunction_New(&end_child_method, at_exit);
+}
+
 PyMethodDef sonde_fork_methods[] = {
     {"follow_forks", follow_forks, METH_VARARGS,
      "follow_forks(begin, delay_ns): have forked children call `begin` at their first row or after\n"
@@ -112,6 +147,10 @@ PyMethodDef sonde_fork_methods[] = {
     {"fork_rest", fork_rest, METH_NOARGS, "Before a fork: stop the native threads."},
     {"fork_wake", fork_wake, METH_NOARGS, "After a fork, in the parent: let the native threads go on."},
     {"fork_child", fork_child, METH_NOARGS, "After a fork, in the child: wait until it is to be recorded."},
+    {"fork_settled", fork_settled, METH_NOARGS, "Note that this process has left what it inherited."},
+    {"child_end", child_end, METH_O,
+     "child_end(at_exit): return a function for the end of a multiprocessing child, which makes this\n"
+     "call unless the child ends in order and has never used what it inherited."},
     {"forks", forks, METH_NOARGS, "Return how many forks lie between this process and the one that loaded the core."},
     {"forked_ns", forked_ns, METH_NOARGS,
      "Return when this process was forked; 0 if it was not, or if Python did not know of the fork."},

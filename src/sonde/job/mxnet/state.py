@@ -305,7 +305,7 @@ class State:
             # Like the child's recording, its file begins with the first event or after a delay.
             self.profile = MxnetProfile(before.settings, self._name_file(), is_child=True)
             self.profile.toggle()
-            end_with_multiprocessing(self, State._at_exit)
+            end_with_multiprocessing(self._at_exit)
 
     def _join(self) -> None:
         """Make a child's profile part of its recording, which has just begun."""
