@@ -161,12 +161,40 @@ def test_a_gpu_that_is_done_with_each_module_at_once_waits_though_it_calls_itsel
     [
         {"gpu": {"util_pct": 95.0}},
         {"gpu": {"util_pct": 30.0}, "process": {"user_pct": 20.0}},
+        {"gpu": {"util_pct": 30.0}, "count": 2},
     ],
-    ids=["the GPU is busy", "the host is not"],
+    ids=["the GPU is busy", "the host is not", "most of the time is outside of steps"],
 )
 def test_launches_are_not_blamed(changes: dict[str, object]) -> None:
-    advice = advise(record_loop({}, **changes), "launch_bound")
+    advice = advise(record_loop({"count": changes.pop("count", 10)}, **changes), "launch_bound")
     assert [outcome.state for outcome in advice.outcomes] == ["clear"]
+
+
+def test_aids_for_finding_faults_that_are_left_on_are_told(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    def turn(**now: bool) -> Callable[[float], Sequence[dict]]:
+        return once([{"anomaly": False, "profiler": False, "launch_blocking": False, **now}])
+
+    (found,) = advise(record_loop({}, torch_debug=turn(anomaly=True)), "debug_mode").findings
+    assert "anomaly mode" in found.title and found.severity == "warning"
+    assert "set_detect_anomaly" in found.todo and found.evidence == {"left_on": "anomaly"}
+    gpu = {"util_pct": 30.0}  # launches are slow because of it
+    both = advise(
+        record_loop({}, torch_debug=turn(anomaly=True), gpu=gpu), "debug_mode", "launch_bound"
+    )
+    assert [one.rule for one in both.findings] == ["debug_mode"]
+    for calm in (turn(), lambda t: turn(profiler=int(t) % 4 == 0)(0)):
+        assert advise(record_loop({}, torch_debug=calm), "debug_mode").findings == []
+    (found,) = advise(
+        record_loop({}, torch_debug=turn(launch_blocking=True)), "debug_mode"
+    ).findings
+    assert "CUDA_LAUNCH_BLOCKING" in found.title
+    monkeypatch.setenv("TORCH_DISTRIBUTED_DEBUG", "DETAIL")
+    (found,) = advise(record(40), "debug_mode").findings
+    assert found.evidence == {"left_on": "TORCH_DISTRIBUTED_DEBUG=DETAIL"}
+    monkeypatch.setenv("TORCH_DISTRIBUTED_DEBUG", "OFF")
+    assert advise(record(40), "debug_mode").findings == []
 
 
 # ---- the loop -----------------------------------------------------------------------------------
@@ -226,6 +254,37 @@ def test_outliers_must_be_regular(every: int, told: bool) -> None:
     assert bool(found) == told
     if told:
         assert found[0].title == "Every 15 steps, one takes far longer"
+
+
+OUTLIERS = {
+    "piece": 0, "host": "one", "pid": 1, "rank": None, "steps": 100, "step_s": 20.0, "lost_s": 9.0,
+    "usual_s": 0.1, "outlier_ns": 3e9, "outliers": [7, 20, 51, 90],
+    "excesses_s": [3.0, 2.0, 2.0, 2.0], "explained_pct": 80.0, "file": "job.py", "lineno": 3,
+    "func": "save_best", "util_pct": 20.0,
+}  # fmt: skip
+
+
+@pytest.mark.parametrize(
+    ("changes", "told"),
+    [
+        ({}, True),
+        ({"explained_pct": 50.0}, False),
+        ({"explained_pct": None}, False),
+        ({"lost_s": 1.5}, False),
+        ({"util_pct": 97.0}, False),
+        ({"outliers": [7, 20], "excesses_s": [5.0, 4.0]}, False),
+    ],
+    ids=["all", "other code", "no samples", "little lost", "the GPU is busy", "two only"],
+)
+def test_outliers_that_come_irregularly_must_run_code_of_their_own(
+    changes: dict, told: bool
+) -> None:
+    (rule,) = load_rules(["periodic_outliers"])
+    row = SimpleNamespace(**OUTLIERS | changes)
+    (verdict,) = rule.module.judge([row], rule.limits)
+    assert verdict.fired is told
+    if told:
+        assert verdict.title.startswith("Now and then") and "save_best" in verdict.line
 
 
 def test_steps_that_are_a_little_late_do_not_hide_the_rhythm_of_long_ones() -> None:

@@ -17,6 +17,7 @@ import time
 from collections.abc import Callable
 
 import gpu_memory_jobs
+import gpu_text_jobs
 import torch
 from gpu_loop import Clock, allow_tf32, augment, make_model, make_optimizer, train_step
 from torch import nn
@@ -44,6 +45,13 @@ RULES: dict[str, tuple[str, str]] = {
     "fragmentation": ("fragmentation", ""),
     "small_batch": ("launch_bound", ""),
     "recompiled": ("recompilation", "train_step"),
+    "grad_norms": ("sync_points", "log_grad_norms"),
+    "mask_on_host": ("pinned_memory", "make_mask"),
+    "averaged_model": ("launch_bound", "update"),
+    "recurrent_cells": ("launch_bound", ""),
+    "anomaly": ("debug_mode", ""),
+    "launch_blocking": ("debug_mode", ""),
+    "best_saved": ("periodic_outliers", "save_best"),
 }
 
 
@@ -331,8 +339,8 @@ def main() -> None:
     parser.add_argument("--wait", action="store_true",
                         help="begin, and record, when a line comes on stdin")  # fmt: skip
     args = parser.parse_args()
-    found = getattr(gpu_memory_jobs, args.job, None) or globals()[args.job]
-    job: Callable[[Clock, bool], None] = found
+    elsewhere = {**vars(gpu_memory_jobs), **vars(gpu_text_jobs)}
+    job: Callable[[Clock, bool], None] = globals().get(args.job) or elsewhere[args.job]
     if args.wait:
         sys.stdin.readline()
         import sonde

@@ -3,7 +3,7 @@
     python tests/scenarios/run_gpu.py [--seconds 9] [--details FILE] [JOB …]
 
 A job must get the rule of its problem, with the function in which it lies; the same job without the
-problem must get nothing of WARNING or above. All of them take about eleven minutes on an H200: while
+problem must get nothing of WARNING or above. All of them take about 15 minutes on an H200: while
 one runs, the next imports torch, and the last one is judged."""
 
 from __future__ import annotations

@@ -226,15 +226,19 @@ def _leave_out(
     tallies: list[tuple[Rule, Tally]], outcomes: list[Outcome]
 ) -> list[tuple[Rule, Tally]]:
     """Leave out findings whose cause another rule has found, unless the cause is less severe: it
-    cannot explain all of it then. How fast a program is that stands still is nobody's question.
+    cannot explain all of it then. A cause that is worth a warning, but whose share of the time is
+    not known, may explain anything. How fast a program is that stands still is nobody's question.
     Their outcomes name the rule that reports them."""
     levels = {rule.name: LEVELS.index(tally.severity) for rule, tally in tallies}
+    facts = {
+        rule.name for rule, tally in tallies if tally.lost_pct is None and levels[rule.name] > 0
+    }
     stands = [rule.name for rule, _tally in tallies
               if getattr(rule.module, "FIRST", False) and levels[rule.name] > 0]  # fmt: skip
     kept = []
     for rule, tally in tallies:
         causes = [name for name in getattr(rule.module, "UNLESS", ())
-                  if levels.get(name, -1) >= levels[rule.name]]  # fmt: skip
+                  if levels.get(name, -1) >= levels[rule.name] or name in facts]  # fmt: skip
         if not getattr(rule.module, "DANGER", False):
             causes = causes or stands
         if not causes:

@@ -173,6 +173,18 @@ class TorchPrecision:
     capability: f64 | None = column("compute capability of the device in use: 9.0")
 
 
+class TorchDebug:
+    """Which of torch's aids for finding faults are on: after the first step, and after changes."""
+
+    RING_BYTES = 2**16
+    t_ns: i64 = column("when", "ns")
+    anomaly: bool | None = column(
+        "autograd looks for the origin of values that are not numbers: set_detect_anomaly"
+    )
+    profiler: bool = column("the program's own torch.profiler records")
+    launch_blocking: bool = column("each launch waits for the GPU: CUDA_LAUNCH_BLOCKING=1")
+
+
 class TorchOom:
     """A device ran out of memory, whether or not the program went on."""
 
@@ -220,6 +232,7 @@ ROWS = (
     TorchWorker,
     TorchThreads,
     TorchPrecision,
+    TorchDebug,
     TorchOptimizer,
     TorchOom,
     CompilePhase,

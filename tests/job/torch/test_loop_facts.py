@@ -109,6 +109,27 @@ def test_torchs_threads_are_told_when_they_change(run) -> None:
     assert rows[0]["allowed_cores"] == len(os.sched_getaffinity(0))
 
 
+def test_torchs_aids_for_finding_faults_are_told_and_our_own_profiler_is_none(run) -> None:
+    record(
+        run,
+        "loader = DataLoader(Numbers(), batch_size=1)\n"
+        "from sonde.job.torch.kineto_driver import Kineto, is_program_profiling\n"
+        "ours = Kineto(print)\n"
+        "ours.begin(shapes=False, memory=False, stacks=False)\n"
+        "for _ in range(10): train(loader)\n"
+        "ours.end(); ours.drop()\n"
+        "torch.autograd.set_detect_anomaly(True)\n"
+        "for _ in range(10): train(loader)\n"
+        "torch.autograd.set_detect_anomaly(False)\n"
+        "with torch.profiler.profile():\n"
+        "    for _ in range(10): train(loader)",
+    )
+    rows = query("SELECT anomaly, profiler FROM python.torch_debug ORDER BY t_ns")
+    assert [(row["anomaly"], row["profiler"]) for row in rows] == [
+        (False, False), (True, False), (False, True),
+    ]  # fmt: skip
+
+
 def test_how_an_optimizer_goes_through_its_parameters_is_told(run) -> None:
     record(
         run,

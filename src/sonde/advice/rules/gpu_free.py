@@ -15,8 +15,8 @@ from sonde.advice.rules._gpu import USE
 from sonde.advice.verdict import Limit, Limits, Rows, Verdict, group
 
 NEEDS = ("system.gpu.util_pct", "system.gpu.memory_used_bytes")
-UNLESS = ("alternating", "comm_bound", "gil_bound", "gpu_uneven", "hang", "input_bound",
-          "gpu_allocations", "launch_bound", "low_gpu", "periodic_outliers",
+UNLESS = ("alternating", "comm_bound", "debug_mode", "gil_bound", "gpu_uneven", "hang",
+          "input_bound", "gpu_allocations", "launch_bound", "low_gpu", "periodic_outliers",
           "pinned_memory", "python_bound", "room_to_grow", "sync_points")  # fmt: skip
 OTHERWISE = "the job uses no GPU"
 LIMITS = {

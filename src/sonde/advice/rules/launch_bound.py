@@ -16,10 +16,11 @@ from sonde.advice.verdict import Limit, Limits, Rows, Verdict
 LINE = "busy"
 ON_GPU = True
 NEEDS = ("python.torch_step.forward_ns", "system.gpu.util_pct", "system.process.run_wait_pct")
-UNLESS = ("sync_points", "gpu_allocations")
+UNLESS = ("debug_mode", "sync_points", "gpu_allocations")
 LIMITS = {
     "gpu_pct": Limit(70, "utilisation below which the GPU waits"),
     "model_pct": Limit(60, "of a step that the host spends in model, backward pass and optimizer"),
+    "steps_pct": Limit(50, "of the time that is part of steps: else something beside them counts"),
     "kept_up_pct": Limit(
         60,
         "of the calls of modules after which the GPU had nothing left to do: then it waits, "
@@ -38,7 +39,8 @@ WITH job AS (
 step AS (
   SELECT {piece} AS piece, host, pid, ANY_VALUE(rank) AS rank, COUNT(*) AS steps,
          100 * SUM(forward_ns + backward_ns + optimizer_ns) / SUM(dur_ns) AS model_pct,
-         AVG(modules) AS modules, AVG(dur_ns) AS step_ns
+         SUM(dur_ns) / 1e7 / {piece_s} AS steps_pct, AVG(modules) AS modules,
+         AVG(dur_ns) AS step_ns
   FROM python.torch_step WHERE {inside} AND {main_step} AND ended_by <> 'end' GROUP BY 1, 2, 3),
 gpu AS (
   SELECT {piece} AS piece, host, MEDIAN(util_pct) AS util_pct
@@ -63,8 +65,8 @@ kernel AS (
   FROM (SELECT host, pid, capture, MEDIAN(dur_ns) AS kernel_ns,
                100 * SUM(dur_ns) / (MAX(t_ns + dur_ns) - MIN(t_ns)) AS busy_pct
         FROM python.torch_kernel GROUP BY 1, 2, 3) GROUP BY 1, 2)
-SELECT piece, rank, steps, step_ns, model_pct, modules, util_pct, busy_pct, kernel_ns, cpu_pct,
-       queue_pct, kept_up_pct, launches / steps AS launches
+SELECT piece, rank, steps, step_ns, steps_pct, model_pct, modules, util_pct, busy_pct, kernel_ns,
+       cpu_pct, queue_pct, kept_up_pct, launches / steps AS launches
 FROM step JOIN job USING (host, pid) JOIN cpu USING (piece, host, pid)
 LEFT JOIN gpu USING (piece, host) LEFT JOIN kernel USING (host, pid)
 LEFT JOIN pace USING (piece, host, pid) LEFT JOIN launch USING (piece, host, pid)
@@ -80,6 +82,7 @@ def judge(rows: Rows, limits: Limits) -> Iterator[Verdict]:
         fired = (
             (kept_up or min(known) < limits.gpu_pct)
             and row.model_pct >= limits.model_pct
+            and row.steps_pct >= limits.steps_pct
             and row.cpu_pct >= limits.cpu_pct
             # A host that mostly waits for a processor would launch faster if it had one.
             and row.queue_pct < row.cpu_pct / 2

@@ -15,9 +15,9 @@ from sonde.advice.verdict import Limit, Limits, Rows, Verdict
 
 LINE = "any"
 NEEDS = ("system.gpu.util_pct",)
-UNLESS = ("alternating", "comm_bound", "gil_bound", "hang", "input_bound", "launch_bound",
-          "gpu_allocations", "periodic_outliers", "pinned_memory", "python_bound",
-          "sync_points")  # fmt: skip
+UNLESS = ("alternating", "comm_bound", "debug_mode", "gc_pauses", "gil_bound", "hang",
+          "input_bound", "launch_bound", "gpu_allocations", "periodic_outliers",
+          "pinned_memory", "python_bound", "sync_points")  # fmt: skip
 OTHERWISE = "the job uses no GPU"
 LIMITS = {
     "low_pct": Limit(30, "mean utilisation below this is worth a warning"),

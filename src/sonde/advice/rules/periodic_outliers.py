@@ -1,4 +1,4 @@
-"""At regular intervals, one step takes far longer.
+"""Now and then, one step takes far longer.
 
 Why it hurts: a checkpoint, an evaluation or a log that the loop waits for stops the model, and in a
 job of many ranks all of them.
@@ -22,10 +22,12 @@ AT_ONCE = True  # how many steps lie between two outliers cannot be told across 
 LIMITS = {
     "times": Limit(2, "times the usual length of a step, from which a step is an outlier"),
     "least": Limit(3, "fewest outliers"),
-    "lost_pct": Limit(5, "of the time lost to outliers"),
+    "lost_pct": Limit(5, "of the time lost to outliers that come regularly"),
+    "chance_pct": Limit(10, "of the time lost to outliers that come now and then"),
     "regular_pct": Limit(60, "of the outliers that come after the usual number of steps"),
     "apart": Limit(5, "times as long at a line as in other steps, from which only outliers run it"),
     "explained_pct": Limit(40, "of the extra time that is spent in code that only outliers run"),
+    "certain_pct": Limit(60, "the same, if they do not come regularly"),
 }
 # Waiting for data, for the garbage collector, and for a GPU have rules of their own: a loop that
 # waits for its GPU only now and then waits for the work of all steps since. Waiting for a processor
@@ -116,18 +118,26 @@ def judge(rows: Rows, limits: Limits) -> Iterator[Verdict]:
 
 
 def _judge_process(rows: list[Any], limits: Limits) -> Iterator[Verdict]:
-    """All pieces of one process at once: between two outliers there may be many pieces."""
+    """All pieces of one process at once: between two outliers there may be many."""
     excesses = [
         pair for row in rows for pair in zip(row.outliers or (), row.excesses_s or (), strict=True)
     ]
-    period = _find_period(_pick_longest(excesses), limits)
+    longest = _pick_longest(excesses)
+    period = _find_period(longest, limits)
     # A GPU that is busy all the time loses nothing: whatever the host does, it is ahead of it.
     idle_pct = 100 - (rows[0].util_pct or 0.0)
     lost_pct = 100 * sum(row.lost_s for row in rows) / sum(row.step_s for row in rows)
     lost_pct = min(lost_pct, idle_pct)
     # Without samples we cannot know whether they do something of their own.
-    explained = rows[0].explained_pct is None or rows[0].explained_pct >= limits.explained_pct
-    fired = period is not None and lost_pct >= limits.lost_pct and explained
+    explained_pct = rows[0].explained_pct
+    if period is not None:
+        explained = explained_pct is None or explained_pct >= limits.explained_pct
+        fired = lost_pct >= limits.lost_pct and explained
+        title = f"Every {period} steps, one takes far longer"
+    else:
+        explained = (explained_pct or 0) >= limits.certain_pct and len(longest) >= limits.least
+        fired = lost_pct >= limits.chance_pct and explained
+        title = "Now and then a step takes far longer, in code that other steps do not run"
     for row in rows:
         evidence = {
             "period_steps": period, "usual_step_ns": 1e9 * row.usual_s,
@@ -139,7 +149,7 @@ def _judge_process(rows: list[Any], limits: Limits) -> Iterator[Verdict]:
             row.piece, fired, evidence, lost_pct=min(100 * row.lost_s / row.step_s, idle_pct),
             readings=row.steps,
             who="" if row.rank is None else f"rank {row.rank}",
-            title=f"Every {period} steps, one takes far longer" if fired else "",
+            title=title if fired else "",
             line=show_place(row.file, row.lineno, row.func),
         )  # fmt: skip
 

@@ -20,7 +20,7 @@ LIMITS = {
     "outside_pct": Limit(30, "of a step outside loader, model, backward pass and optimizer"),
     "python_pct": Limit(30, "of the time in which the loop's thread runs Python"),
     "much_pct": Limit(40, "the same, from which on it is worth a warning"),
-    "gpu_pct": Limit(70, "utilisation from which it does the GPU, if there is one, no harm"),
+    "gpu_pct": Limit(85, "utilisation from which it does the GPU, if there is one, no harm"),
 }
 # Python inside of the model, the backward pass or the optimizer is no part of what is outside.
 _INSIDE = """SELECT stack FROM python.frame WHERE file LIKE '%/torch/nn/modules/module.py'
@@ -62,13 +62,15 @@ def judge(rows: Rows, limits: Limits) -> Iterator[Verdict]:
         hidden = row.util_pct is not None and row.util_pct >= limits.gpu_pct
         fired = row.outside_pct >= limits.outside_pct and row.python_pct >= limits.python_pct
         is_much = row.python_pct >= limits.much_pct
+        # What a GPU could do besides is the time in which it does nothing.
+        idle_pct = 100 - (row.util_pct or 0)
         evidence = {"outside_model_pct": row.outside_pct, "python_pct": row.python_pct}
         if row.util_pct is not None:
             evidence["gpu_util_pct"] = row.util_pct
         yield Verdict(
             row.piece, fired and not hidden, evidence,
-            lost_pct=min(row.outside_pct, row.python_pct) if is_much else None, severity="info",
-            readings=row.steps,
+            lost_pct=min(row.outside_pct, row.python_pct, idle_pct) if is_much else None,
+            severity="info", readings=row.steps,
             who="" if row.rank is None else f"rank {row.rank}",
             line=show_place(row.file, row.lineno, row.func),
         )  # fmt: skip

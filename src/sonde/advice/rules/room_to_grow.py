@@ -13,8 +13,8 @@ from sonde.advice.verdict import Limit, Limits, Rows, Verdict
 
 NEEDS = ("system.gpu.util_pct", "system.gpu.memory_used_bytes", "system.cpu.busy_pct",
          "system.cpu.max_core_pct")  # fmt: skip
-UNLESS = ("alternating", "comm_bound", "gil_bound", "hang", "input_bound", "python_bound",
-          "sync_points")  # fmt: skip
+UNLESS = ("alternating", "comm_bound", "debug_mode", "gil_bound", "hang", "input_bound",
+          "python_bound", "sync_points")  # fmt: skip
 OTHERWISE = "the job uses no GPU"
 LIMITS = {
     "gpu_pct": Limit(70, "95th percentile of the GPUs' utilisation is below this"),

@@ -17,7 +17,7 @@ from sonde.advice.rules._gpu import LOOP
 from sonde.advice.verdict import Limit, Limits, Rows, Verdict, group
 
 NEEDS = ("python.cuda_call.dur_ns", "system.gpu.util_pct")
-UNLESS = ("input_bound", "periodic_outliers")
+UNLESS = ("debug_mode", "input_bound", "periodic_outliers")
 OTHERWISE = "the job has no steps on a GPU"
 LIMITS = {
     "waiting_pct": Limit(5, "of the steps that the loop's thread spends in calls that wait"),

@@ -6,6 +6,7 @@ from sonde.job.source_context import SourceContext
 from sonde.job.torch.recording import TorchRecording
 from sonde.tables.overhead import Overhead
 from sonde.tables.torch import (
+    TorchDebug,
     TorchLoader,
     TorchMemory,
     TorchModule,
@@ -22,7 +23,7 @@ NEEDS = ("torch",)
 
 _ROWS = (
     TorchTrace, TorchStep, TorchModule, TorchMemory, Overhead, TorchLoader, TorchWorker,
-    TorchThreads, TorchOptimizer, TorchPrecision,
+    TorchThreads, TorchOptimizer, TorchPrecision, TorchDebug,
 )  # fmt: skip
 
 

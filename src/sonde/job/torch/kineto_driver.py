@@ -23,6 +23,8 @@ TORCH_ERRORS = (RuntimeError, AttributeError, TypeError, ValueError, AssertionEr
 # Called before a capture begins: whoever uses the profiler in between gives way to it.
 guests: list[Callable[..., object]] = []
 
+_ours: list[Kineto] = []  # that are on
+
 _STEPS = "ProfilerStep"  # the name under which torch.profiler counts steps
 _ENTRIES = ("_prepare_profiler", "_enable_profiler")
 _YIELD_S = 1.0  # how long the program's own profiler waits at most for ours in another thread
@@ -64,6 +66,7 @@ class Kineto:
             module._run_on_profiler_stop()  # torch announces that it is on before it tries to start
             raise
         self._profile, self.thread = profile, get_ident()
+        _ours.append(self)
         self._gone.acquire(False)
         self._watch(module)
 
@@ -84,6 +87,7 @@ class Kineto:
         module = sys.modules["torch.autograd.profiler"]
         self._unwatch(module)
         self._profile = self._event = None
+        _ours.remove(self)
         try:
             self._result = sys.modules["torch.autograd"]._disable_profiler()
         finally:
@@ -115,6 +119,7 @@ class Kineto:
         if self.is_on and module is not None:
             self._unwatch(module)
         self._profile = self._event = self._result = None
+        _ours.clear()
 
     # ---- the program's own profiler comes first ------------------------------------------------
 
@@ -164,6 +169,12 @@ def find_profiler() -> Any:
     if getattr(module, "_is_profiler_enabled", False) or _find_foreign(module):
         raise Unavailable("the program's own torch.profiler is active")
     return module
+
+
+def is_program_profiling() -> bool:
+    """Return whether torch's profiler is on, and not for us."""
+    module = sys.modules.get("torch.autograd.profiler")
+    return bool(getattr(module, "_is_profiler_enabled", False)) and not _ours
 
 
 def _find_foreign(module: Any) -> bool:

@@ -6,7 +6,8 @@ import os
 import sys
 from weakref import WeakSet
 
-from sonde import _core
+from sonde import _core, environ
+from sonde.job.torch.kineto_driver import is_cuda_up, is_program_profiling
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -150,6 +151,29 @@ class Precision:
             autocast,
             _find_capability(self._torch),
         )
+        if found != self._written:
+            self._written = found
+            self._emit(_core.clock_ns(), *found)
+
+
+class DebugFacts:
+    """Writes which of torch's aids for finding faults are on, when that has changed."""
+
+    def __init__(self, emit: _core.Writer) -> None:
+        self._emit: _core.Writer = emit
+        self._torch: Any = sys.modules["torch"]
+        self._written: tuple[object, ...] = ()
+
+    def check(self) -> None:
+        """Write the facts if they have changed."""
+        try:
+            anomaly = bool(self._torch.is_anomaly_enabled())
+        except (AttributeError, RuntimeError):  # a torch that we do not know
+            anomaly = None
+        # Most programs set it themselves, before they use CUDA.
+        given = environ.read_variables(("CUDA_LAUNCH_BLOCKING",))
+        blocking = "1" in given.values() and is_cuda_up()
+        found = anomaly, is_program_profiling(), blocking
         if found != self._written:
             self._written = found
             self._emit(_core.clock_ns(), *found)

@@ -10,7 +10,7 @@ from sonde.errors import Unavailable
 from sonde.job.source_context import SourceContext
 from sonde.job.torch.budget import Budget
 from sonde.job.torch.gradient_times import GradientTimes, add_up
-from sonde.job.torch.loop_facts import LoaderFacts, OptimizerFacts, Precision, Threads
+from sonde.job.torch.loop_facts import DebugFacts, LoaderFacts, OptimizerFacts, Precision, Threads
 from sonde.job.torch.loop_hooks import Loaders, Optimizers
 from sonde.job.torch.memory import MemoryWriter
 from sonde.job.torch.module_calls import ModuleCalls
@@ -62,24 +62,24 @@ class TorchRecording:
         threads: _core.Writer,
         optimizer: _core.Writer,
         precision: _core.Writer,
+        debug: _core.Writer,
     ) -> None:
-        self._context = context
-        self._emit, self._emit_overhead = trace, overhead
+        self._context, self._emit, self._emit_overhead = context, trace, overhead
         self._torch = _find_torch()
         self._optimizers = Optimizers(context, steps, OptimizerFacts(optimizer).meet)
         self._loaders = Loaders(context.guard(LoaderFacts(loader, worker).meet))
         self._naming = Naming(module)
         self._memory = MemoryWriter(memory, self._torch, guard=context.guard)
-        self._threads, self._precision = Threads(threads), Precision(precision)
-        session = context.session
+        self._precision, self._facts = Precision(precision), (Threads(threads), DebugFacts(debug))
+        text = context.session.text
         self._tracer = self._naming.tracer = _core.TorchTracer(
-            trace, session.text, session.page, context.guard(self._naming.name),
+            trace, text, context.session.page, context.guard(self._naming.name),
             context.guard(_end_by_root), self._torch.is_grad_enabled,
             context.guard(self._read_memory),
         )  # fmt: skip
         self._tracer.read_process(self._memory.core)  # until CUDA is used
         self._step_end = _core.TorchStepEnd(
-            context, session.text, self._tracer, steps, self._optimizers.core, self._memory.core,
+            context, text, self._tracer, steps, self._optimizers.core, self._memory.core,
             step, trace, context.guard(self._check), context.guard(self._naming.describe),
             context.guard(self._adapt),
         )  # fmt: skip
@@ -191,7 +191,8 @@ class TorchRecording:
         self._calls.meet_again()
         if self._engine is not None:
             self._engine.put_back()
-        self._threads.check()
+        for facts in self._facts:
+            facts.check()
         if self._device:
             self._precision.check(self._naming.autocast)
 
