@@ -165,7 +165,7 @@ CALLS = (
         "keep a few threads and hand them the work (concurrent.futures.ThreadPoolExecutor made "
         "once, a queue.Queue)",
         ("/threading.py:start",), ("_thread.start_new_thread", "_thread.start_joinable_thread"), 20,
-        stretch=SHORT,
+        is_avoidable=False, stretch=SHORT,
     ),
     CostlyCall(
         "processes_started",
@@ -174,7 +174,8 @@ CALLS = (
         ("/multiprocessing/pool.py:__init__", "/multiprocessing/pool.py:__exit__",
          "/multiprocessing/pool.py:terminate", "/multiprocessing/process.py:start",
          "/multiprocessing/context.py:Pool", "/concurrent/futures/process.py:shutdown",
-         "/concurrent/futures/process.py:_spawn_process"), share_pct=25, stretch=SHORT,
+         "/concurrent/futures/process.py:_spawn_process"), share_pct=25, is_avoidable=False,
+        stretch=SHORT,
     ),
     CostlyCall(
         "saving", "Saving (torch.save and the like) takes much of the time",

@@ -52,6 +52,7 @@ WAYS = (
         "keep the list and count up a position in it, or use an iterator or collections.deque "
         "(popleft); of bytes, cut a memoryview",
         (), ("str.__getitem__", "bytes.__getitem__", "list.__getitem__", "tuple.__getitem__"), 30,
+        is_avoidable=False,
     ),
     CostlyCall(
         "elements", "Arrays are worked on element by element, in Python",
@@ -61,6 +62,7 @@ WAYS = (
         (), ("numpy.ndarray.__getitem__", "numpy.ndarray.__setitem__", "numpy.float64.",
              "numpy.float32.", "numpy.int64.", "numpy.int32.", "numpy.uint8.",
              "numpy.bool.", "torch._C.TensorBase.item"), 25,
+        is_avoidable=False,  # `batch[i] = image` copies much at a time, as it should
     ),
     CostlyCall(
         "exceptions", "Raising and catching exceptions takes much of the time",
