@@ -24,8 +24,9 @@ from sonde.advice.finding import Advice
 from sonde.advice.judge import advise
 
 FOLDER = Path(__file__).parent
-PARTS = ("loop", "torch_loop", "run", "run_gpu", "gpu_jobs", "gpu_loop", "gpu_memory_jobs")
-# that are no scenarios
+PARTS = (  # that are no scenarios
+    "loop", "torch_loop", "run", "run_gpu", "gpu_jobs", "gpu_loop", "gpu_memory_jobs", "gpu_text_jobs",
+)  # fmt: skip
 PIECE_S = 1.0
 PATIENCE_S = 120.0
 
