@@ -138,7 +138,7 @@ size = next(int(line.split()[1]) for line in status.splitlines() if line.startsw
 print([now] == keeper, size < 4096, os.listdir(f"/proc/{now}/fd"))
 """
     )
-    # Our own library is half of that; the least of Python is four times as much.
+    # Our own library is half of that, and the least Python more than twice as much.
     assert run_anew(code).stdout.splitlines()[-1] == "True True []"
 
 

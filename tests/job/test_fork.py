@@ -5,11 +5,13 @@ from __future__ import annotations
 import os
 import signal
 import sys
+from types import SimpleNamespace
 
 import pytest
 
 import sonde
 from conftest import wait_for
+from sonde.job.fork import end_with_multiprocessing
 from sonde.session import files, list_sessions, stack_table
 
 HEAD = """
@@ -150,6 +152,12 @@ print(os.getpid())
     grandchild, pid = map(int, run(HEAD + code).stdout.split())
     wait_for(lambda: find_session(grandchild) is not None)
     assert find_session(grandchild).meta.parent == find_session(pid).id
+
+
+def test_a_fork_while_multiprocessing_is_being_imported_waits_for_the_next_one(monkeypatch) -> None:
+    begun = SimpleNamespace(register_after_fork=print)  # another thread has come so far
+    monkeypatch.setitem(sys.modules, "multiprocessing.util", begun)
+    assert end_with_multiprocessing(print) is False
 
 
 def test_a_short_child_of_multiprocessing_ends_without_touching_the_recording(run) -> None:

@@ -59,7 +59,7 @@ def end_with_multiprocessing(at_exit: Callable[[], object]) -> bool:
 
     Such a child leaves through os._exit after running its finalizers; `at_exit` becomes one."""
     util = sys.modules.get("multiprocessing.util")
-    if util is None or not hasattr(util, "register_after_fork"):
+    if util is None or not hasattr(util, "_finalizer_registry"):  # the last that we use of it
         return False
     import functools  # multiprocessing has imported it as well
 
