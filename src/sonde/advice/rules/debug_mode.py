@@ -1,7 +1,7 @@
 """An aid for finding faults is left on, and slows the job down.
 
-Why it hurts: such aids check, copy or wait at every operator, which costs from a few percent to
-several times the time of the step.
+Why it hurts: such aids check, copy or wait at every operator, which may take longer than the
+operators themselves.
 
 What to do: switch it off in jobs that run for long, and on only while a fault is looked for.
 """

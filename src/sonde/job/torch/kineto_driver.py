@@ -23,7 +23,7 @@ TORCH_ERRORS = (RuntimeError, AttributeError, TypeError, ValueError, AssertionEr
 # Called before a capture begins: whoever uses the profiler in between gives way to it.
 guests: list[Callable[..., object]] = []
 
-_ours: list[Kineto] = []  # that are on
+_ours: set[Kineto] = set()  # that are on
 
 _STEPS = "ProfilerStep"  # the name under which torch.profiler counts steps
 _ENTRIES = ("_prepare_profiler", "_enable_profiler")
@@ -66,7 +66,7 @@ class Kineto:
             module._run_on_profiler_stop()  # torch announces that it is on before it tries to start
             raise
         self._profile, self.thread = profile, get_ident()
-        _ours.append(self)
+        _ours.add(self)
         self._gone.acquire(False)
         self._watch(module)
 
@@ -87,7 +87,7 @@ class Kineto:
         module = sys.modules["torch.autograd.profiler"]
         self._unwatch(module)
         self._profile = self._event = None
-        _ours.remove(self)
+        _ours.discard(self)  # after a fork it may be forgotten already
         try:
             self._result = sys.modules["torch.autograd"]._disable_profiler()
         finally:
