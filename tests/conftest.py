@@ -18,10 +18,12 @@ from pathlib import Path
 
 import pytest
 
+from support.worker_watch import WorkerWatch
 from support.zygote import Forked, Zygote
 
 TIMEOUT_S = 240.0  # nothing takes as long, even on a machine that others use as well
 END_TIMEOUT_S = 120.0  # nor does the end of a worker
+SILENCE_S = 480.0  # by then, the limits of pyproject.toml have ended every test
 
 # A shell that starts us in the background has Ctrl-C ignored, and every process would inherit that.
 signal.signal(signal.SIGINT, signal.default_int_handler)
@@ -115,6 +117,7 @@ def pytest_configure(config: pytest.Config) -> None:
     reporter = config.pluginmanager.get_plugin("terminalreporter")
     if reporter is not None and "PYTEST_XDIST_WORKER" not in os.environ:
         config.pluginmanager.register(_NamesFailures(reporter.write_line))
+        config.pluginmanager.register(WorkerWatch(SILENCE_S, reporter.write_line))
 
 
 @pytest.fixture(autouse=True)

@@ -112,7 +112,7 @@ def _list_family(pid: int) -> list[int]:
     return found
 
 
-def _describe(pid: int) -> str:
+def describe_process(pid: int) -> str:
     """Where each thread of a process is."""
     lines = [f"process {pid}: {Path(f'/proc/{pid}/cmdline').read_bytes()!r}"]
     for task in Path(f"/proc/{pid}/task").iterdir():
@@ -160,7 +160,7 @@ class Zygote:
             out, err = process.communicate(timeout=timeout)
         except subprocess.TimeoutExpired:
             # Whoever has the other end of a pipe is ended as well, and what they did is told.
-            told = [_describe(pid) for pid in _list_family(process.pid)]
+            told = [describe_process(pid) for pid in _list_family(process.pid)]
             for pid in _list_family(process.pid):
                 with contextlib.suppress(ProcessLookupError):
                     os.kill(pid, signal.SIGKILL)
