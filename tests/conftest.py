@@ -100,6 +100,13 @@ def pytest_sessionfinish() -> None:
         faulthandler.dump_traceback_later(END_TIMEOUT_S, exit=True, file=sys.__stderr__)
 
 
+@pytest.hookimpl(trylast=True)
+def pytest_exception_interact() -> None:
+    """Limit also what comes after a failure: it lifts all limits, so that people can debug."""
+    if "PYTEST_XDIST_WORKER" in os.environ:
+        faulthandler.dump_traceback_later(END_TIMEOUT_S * 2, exit=True, file=sys.__stderr__)
+
+
 class _NamesFailures:
     """Names each failure when it comes: a run that is cut off has named them as well."""
 

@@ -183,6 +183,32 @@ def test_every_signal_during_attach_and_detach_is_heard(start) -> None:
     assert set(heard) == {"heard\n"}
 
 
+def test_a_program_that_supervises_its_children_takes_no_stop_for_an_end(start) -> None:
+    """In a process that traces, every wait for a child would report stops."""
+    process = start("print('ready', flush=True)\nimport time\nwhile True: time.sleep(0.001)\n")
+    over, ends = threading.Event(), []
+
+    def supervise() -> None:
+        while not over.is_set() and not ends:
+            code = process.poll()
+            ends.extend([] if code is None else [code])
+
+    supervisor, signals = threading.Thread(target=supervise), []
+    before = signal.signal(signal.SIGCHLD, lambda *_: signals.append("a child"))
+    supervisor.start()
+    try:
+        for _ in range(5):
+            visit.detach(visit.attach(process.pid, QUIET, TIMEOUT_S / 4), TIMEOUT_S / 4)
+        for _ in range(20):
+            assert _core.look_at(process.pid, process.pid, len) > 0
+    finally:
+        over.set()
+        supervisor.join()
+        signal.signal(signal.SIGCHLD, before)
+        os.kill(process.pid, signal.SIGKILL)  # whatever the supervisor believes
+    assert (ends, signals) == ([], [])
+
+
 def test_a_thread_that_only_waits_for_a_processor_is_waited_for(start) -> None:
     try:
         os.setpriority(os.PRIO_PROCESS, 0, os.getpriority(os.PRIO_PROCESS, 0) - 1)

@@ -47,7 +47,8 @@ typedef struct {
 } one;
 
 typedef struct {
-    pid_t pid, visitor;
+    pid_t pid, visitor, tool;
+    int64_t until_ns;
     one threads[MOST_THREADS];
     int n;
     int is_stir; /* a thread has stopped since we last checked */
@@ -234,10 +235,10 @@ static int is_any_running(const crowd *self)
 }
 
 /* Hold threads until the visitor is done or the time is up. */
-static void hold_all(crowd *self, int64_t until_ns)
+static void hold_all(crowd *self)
 {
     int64_t now_ns = sonde_clock_ns(), still_ns = now_ns;
-    for (; now_ns < until_ns; now_ns = sonde_clock_ns()) {
+    for (; now_ns < self->until_ns; now_ns = sonde_clock_ns()) {
         char state = read_state(self->pid, self->visitor);
         if (state == 0 || catch_busy(self) < 0)
             return;
@@ -250,44 +251,36 @@ static void hold_all(crowd *self, int64_t until_ns)
     }
 }
 
-/* This runs in a process of its own, the only one that traces. In a process that traces, every
- * wait for a child reports stops, too: another thread of the tool could consume a stop, and the
- * stopped thread would never go on. However this process ends, the kernel lets all threads go on. */
-static void hold_and_end(crowd *self, int64_t until_ns, pid_t tool)
+/* Hold them until the time is up, and not longer than the tool lives. */
+static int hold_in_tracer(void *of)
 {
+    crowd *self = of;
     prctl(PR_SET_PDEATHSIG, SIGKILL);
-    if (getppid() == tool) /* the tool was still alive when we asked to die with it */
-        hold_all(self, until_ns);
-    _exit(0);
+    if (getppid() == self->tool) /* it was still alive when we asked to die with it */
+        hold_all(self);
+    return 0;
 }
 
-static int run_hold(crowd *self, int64_t until_ns)
+static int run_hold(crowd *self)
 {
     sigset_t all, before;
-    pid_t tool = getpid();
     sigfillset(&all);
-    /* The child has the tool's handlers, and must not run them. */
     pthread_sigmask(SIG_SETMASK, &all, &before);
-    pid_t child = fork();
-    if (child == 0)
-        hold_and_end(self, until_ns, tool);
-    int status = child < 0 ? -errno : 0;
+    int status = sonde_tracer_run(hold_in_tracer, self);
     pthread_sigmask(SIG_SETMASK, &before, NULL);
-    /* The child ends by itself when the time is up. */
-    while (child > 0 && waitpid(child, NULL, 0) < 0 && errno == EINTR)
-        ;
     return status;
 }
 
 static PyObject *hold(PyObject *Py_UNUSED(module), PyObject *args)
 {
-    crowd self = {0};
+    crowd self = {.tool = getpid()};
     long long until_ns;
     if (!PyArg_ParseTuple(args, "iiL", &self.pid, &self.visitor, &until_ns))
         return NULL;
+    self.until_ns = until_ns;
     int status;
     Py_BEGIN_ALLOW_THREADS
-    status = run_hold(&self, until_ns);
+    status = run_hold(&self);
     Py_END_ALLOW_THREADS
     if (status < 0) {
         errno = -status;

@@ -76,7 +76,7 @@ typedef struct {
 int sonde_ptrace_place(sonde_ptraced *self);
 
 /* Stop a thread, and remember where. Returns 0; -ESRCH: it is gone; -EPERM; -EBUSY: it did not
- * stop in time, and is let go when this process ends. */
+ * stop in time, and is let go when the tracer ends. */
 int sonde_ptrace_stop(sonde_ptraced *self);
 
 /* Have the stopped thread call a function of up to six arguments and stop again; see `result` and
@@ -91,6 +91,26 @@ int sonde_ptrace_release(sonde_ptraced *self);
 /* Write to the memory of the stopped thread's process; `bytes` is a multiple of 8. */
 int sonde_ptrace_write(const sonde_ptraced *self, uint64_t to, const void *from, size_t bytes);
 int sonde_ptrace_read(const sonde_ptraced *self, void *to, uint64_t from, size_t bytes);
+
+/* ---- tracer_process.c ------------------------------------------------------ */
+
+typedef struct {
+    int (*work)(void *);
+    void *of;
+    int status; /* what `work` returned; -EBUSY if it was killed */
+    pid_t pid;
+    void *stack;
+} sonde_tracer;
+
+/* Run `work` in a new process, for whatever traces. All signals are blocked, or it would run our
+ * handlers; until it has ended, this thread only waits. Returns 0 or -errno. */
+int sonde_tracer_start(sonde_tracer *self, int (*work)(void *), void *of);
+
+/* Wait for its end. Returns what `work` returned. */
+int sonde_tracer_wait(sonde_tracer *self);
+
+/* Do both. */
+int sonde_tracer_run(int (*work)(void *), void *of);
 
 /* ---- ptrace_x86_64.c, ptrace_aarch64.c ------------------------------------ */
 

@@ -227,8 +227,9 @@ static int pay_visit(visit *self)
 }
 
 /* Return the id of the new thread; 0 if this one was not at a safe place; or -errno. */
-static int try_visit(visit *self)
+static int try_visit(void *of)
 {
+    visit *self = of;
     sonde_ptraced *traced = &self->traced;
     int status = sonde_ptrace_place(traced);
     if (status < 0)
@@ -308,7 +309,10 @@ static PyObject *core_visit(PyObject *Py_UNUSED(module), PyObject *args)
     sigfillset(&all);
     /* Whatever would end the tool, except SIGKILL, waits until the thread is back. */
     pthread_sigmask(SIG_SETMASK, &all, &before);
-    int status = try_visit(&self);
+    int status = sonde_tracer_run(try_visit, &self);
+    /* There are machines on which a process may trace its children, and nobody else may. */
+    if (status == -EPERM)
+        status = try_visit(&self);
     pthread_sigmask(SIG_SETMASK, &before, NULL);
     if (status < 0) {
         errno = -status;
