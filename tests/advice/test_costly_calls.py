@@ -69,7 +69,12 @@ def test_another_thread_counts_where_the_main_thread_only_waits() -> None:
 
 @pytest.mark.parametrize(
     "change",
-    [{"name": "json"}, {"name": "sql_per_row", "is_request": True}, {"name": "compression"}],
+    [
+        {"name": "json"},
+        {"name": "sql_per_row", "is_request": True},
+        {"name": "compression"},
+        {"name": "backtracking", "stretch_s": 0.8},  # or a list of matches of short texts
+    ],
 )
 def test_what_a_program_may_be_for_is_only_mentioned(change: dict[str, object]) -> None:
     found = judge(change)

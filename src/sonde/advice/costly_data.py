@@ -7,12 +7,14 @@ from sonde.advice.costly_calls import LONG, SHORT, CostlyCall
 WAYS = (
     CostlyCall(
         "backtracking",
-        "A regular expression takes much of the time, in single calls that last long",
-        "such a call tries the same text in countless ways: leave no repetition inside a "
-        "repetition (`(a+)+`, `(.*,)*`), make the parts exclude each other (`[^,]*` instead of "
-        "`.*`), from Python 3.11 on use atomic groups and possessive repetitions (`(?>…)`, `a++`), "
-        "test the length of the input first, or use the package google-re2",
-        ("/re/__init__.py:", "/lib/python3.10/re.py:"), ("re.Pattern.",), 30, stretch=LONG,
+        "A regular expression takes much of the time, for long at one line",
+        "time one call: if it lasts long, it tries the same text in countless ways. Leave no "
+        "repetition inside a repetition (`(a+)+`, `(.*,)*`), make the parts exclude each other "
+        "(`[^,]*` instead of `.*`), from Python 3.11 on use atomic groups and possessive "
+        "repetitions (`(?>…)`, `a++`), test the length of the input first, or use the package "
+        "google-re2",
+        ("/re/__init__.py:", "/lib/python3.10/re.py:"), ("re.Pattern.",), 30, is_avoidable=False,
+        stretch=LONG,  # or one line matches many short texts in a row: such samples look the same
     ),
     CostlyCall(
         "patterns", "Regular expressions take much of the time",
