@@ -22,10 +22,11 @@ held: set[int] = set()
 _FOR_OURS = ("PYTHONHOME", "PYTHONPATH", "PYTHONSTARTUP", "__PYVENV_LAUNCHER__")
 
 
-def collector_lock(root: str) -> str:
+def collector_lock(root: str, *, create: bool = True) -> str:
     """Return the file that the host's one collector keeps locked; create it if need be."""
     path = _name_file(root, "lock")
-    os.close(os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC | os.O_NOFOLLOW, 0o600))
+    if create:
+        os.close(os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC | os.O_NOFOLLOW, 0o600))
     return path
 
 

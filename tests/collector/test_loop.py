@@ -238,6 +238,23 @@ def test_with_the_archive_off_the_rings_stay(start, root: Path) -> None:
     assert query(session, "SELECT COUNT(*) > 900 AS ok FROM job.row") == [{"ok": True}]
 
 
+def test_what_another_collector_has_sealed_is_not_sealed_again(run, root: Path) -> None:
+    code = """
+import sonde
+class Row:
+    n: int
+emit = sonde.table(Row)
+sonde.start(collector="off")
+for n in range(100): emit(n)
+"""
+    run(code)
+    session = only_session()
+    late = loop.Watched(session, KillCounts(Reader()))
+    loop.Collector(str(root)).step(0.0)
+    late.seal()
+    assert query(Session(session.folder), "SELECT COUNT(*) AS n FROM job.row") == [{"n": 100}]
+
+
 def test_a_hundred_sessions_are_fine(root: Path, sonde_cli, run, monkeypatch) -> None:
     code = """
 import os, sonde
@@ -276,16 +293,6 @@ def test_leftovers_of_a_cut_off_start_are_removed(root: Path) -> None:
     os.utime(leftover, (0, 0))
     loop.Collector(str(root)).step(0.0)
     assert not leftover.exists()
-
-
-def test_a_second_collector_gives_way(root: Path) -> None:
-    root.mkdir(mode=0o700)
-    held = loop.take_lock(str(root))
-    assert held is not None
-    code = "from sonde.collector.loop import main; main()"
-    arguments = [str(root / "no session"), str(root)]
-    subprocess.run([sys.executable, "-c", code, *arguments], check=True, timeout=240)
-    os.close(held)
 
 
 def test_a_ring_of_an_earlier_version_is_left_as_it_is(start, root: Path) -> None:

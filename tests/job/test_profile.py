@@ -85,6 +85,11 @@ with sonde.profile() as outer:
         with sonde.profile() as inner:  # this line
             pass
 print(outer.id, inner.id, inner.state)
+for _ in range(3):  # a server whose workers meet again and again
+    with sonde.profile():
+        with sonde.profile() as inner:
+            pass
+assert "is in progress" in inner.find_state()[1]
 """, SONDE_COLLECTOR="off")  # fmt: skip
     run_id, inner_id, state = done.stdout.split()
     lines = [line for line in done.stderr.splitlines() if "ProfileWarning" in line]

@@ -111,6 +111,8 @@ def seal(session: Session) -> None:
         return
     tables = {}
     rings = session.find_rings()
+    if session.read_sealed() is not None:
+        return  # another collector was faster, and is about to remove the rings or has done so
     for path in rings:
         ring = Ring(path)
         table = SessionTable(session, ring.schema, ring)

@@ -19,12 +19,13 @@ from contextlib import contextmanager, suppress
 
 from sonde import _core, environ
 from sonde.collector.companions import Companions
+from sonde.collector.lock import is_replaced, take_lock, write_lock
 from sonde.collector.process_end import KillCounts, ProcessEnd
 from sonde.collector.retention import Retention
 from sonde.collector.sensor_schedule import Sensors
 from sonde.collector.sensors._files import Reader
 from sonde.errors import Damaged, NoSession
-from sonde.launch import collector_lock, collector_report, collector_starts
+from sonde.launch import collector_report, collector_starts
 from sonde.session import Session, files, list_folders, ring, runs, snapshots, stack_table, texts
 from sonde.session.process import read_start_ticks
 from sonde.session.run import FINAL, PROCESSING, Run
@@ -189,8 +190,8 @@ class Watched:
 class Collector:
     """The loop over all sessions of a root."""
 
-    def __init__(self, root: str, starter: str = "") -> None:
-        self.root, self._starter = root, starter
+    def __init__(self, root: str, starter: str = "", lock: int | None = None) -> None:
+        self.root, self._starter, self._lock = root, starter, lock
         self.watched: dict[str, Watched] = {}
         self._sensors = Sensors()
         self._counts = KillCounts(Reader())
@@ -237,6 +238,9 @@ class Collector:
         if now_s - self._drained_s < TICK_S - 0.01:
             return
         self._drained_s = now_s
+        if self._lock is not None and is_replaced(self._lock, self.root):
+            self.leaving = True  # two collectors would archive and seal the same sessions
+            return
         if now_s - self._scanned_s >= 1.0:
             self._scanned_s = now_s
             self._scan()
@@ -352,19 +356,6 @@ def _list_leftovers(root: str) -> Iterator[str]:
                     yield path
 
 
-def take_lock(root: str, wait_s: float = 1.0) -> int | None:
-    """Take the host's one collector lock; None if another collector holds it."""
-    fd = files.open_lock(collector_lock(root))
-    try:
-        # A job that only checks whether there is a collector also holds the lock for an instant.
-        if files.take_lock(fd, wait_s):
-            return fd
-    except OSError:
-        pass  # the file system has no locks: no collector is better than several
-    os.close(fd)
-    return None
-
-
 def raise_file_limit() -> None:
     """Allow as many open files as possible: files of /proc stay open between two readings."""
     _soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
@@ -378,12 +369,10 @@ def main() -> None:
     if lock is None:
         return
     # The file holds our pid while we run, and is empty after an orderly end.
-    os.truncate(lock, 0)
-    lines = [str(os.getpid()), *filter(None, [find_archive_problem()])]
-    os.write(lock, "".join(f"{line}\n" for line in lines).encode("utf-8", "backslashreplace"))
+    write_lock(lock, find_archive_problem())
     files.remove_quietly(collector_report(root))
     raise_file_limit()
-    collector = Collector(root, folder)
+    collector = Collector(root, folder, lock)
 
     def leave(_signal: int, _frame: object) -> None:
         collector.leaving = True

@@ -153,7 +153,7 @@ class _Here:
         self.owner = (0, 0)  # thread and task that began the run
         self.pid = 0
         self.skipped: Unprofiled | None = None
-        self.warned = ""  # the run for which the user was warned that other work is not profiled
+        self.has_warned = False  # the user knows that work beside a run is not profiled
         self.failed = False  # the last start failed, so the next one gets a shorter timeout
 
     def get(self) -> Run | None:
@@ -251,11 +251,12 @@ def _skip(settings: ProfileSettings, run_id: str) -> Unprofiled:
         active = _here.get()
         if active is not None:
             active.skipped += 1
-    if _here.skipped is None or _here.warned != run_id:
-        _here.warned = run_id
-        why = f"not profiled: {run_id} is in progress"
+    why = f"not profiled: {run_id} is in progress"
+    if _here.skipped is None or _here.skipped.reason != why:
         _here.skipped = Unprofiled(why, CANCELLED)
-        _warn(f"{why}; other work runs without a profile meanwhile", quiet=settings.quiet)
+        quiet = settings.quiet or _here.has_warned
+        _here.has_warned = _here.has_warned or not quiet
+        _warn(f"{why}; other work runs without a profile meanwhile", quiet=quiet)
     return _here.skipped
 
 
