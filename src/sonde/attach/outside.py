@@ -53,6 +53,7 @@ class OutsideReader:
         except (FileNotFoundError, ProcessLookupError):
             raise preflight.NoSuchProcess(f"there is no process {pid}") from None
         except PermissionError:
+            preflight.check_user(self._process, self._process.read_status())
             raise preflight.Forbidden(
                 f"process {pid} may not be read: {preflight.explain_refusal(proc)}"
             ) from None

@@ -117,7 +117,7 @@ def check(pid: int, root: str, proc: str = "/proc") -> VisitPlan:
 def check_process(process: ProcessFiles, status: dict[str, str], root: str, proc: str) -> None:
     """Check everything but whether the process can be traced."""
     _check_state(process, status)
-    _check_user(process, status)
+    check_user(process, status)
     _check_container(process)
     _check_recorded(process.pid, root)
     _check_rights(process, proc)
@@ -168,7 +168,8 @@ def name_process(pid: int) -> str:
         return f"process {pid}"
 
 
-def _check_user(process: ProcessFiles, status: dict[str, str]) -> None:
+def check_user(process: ProcessFiles, status: dict[str, str]) -> None:
+    """Raise OtherUser if a process belongs to somebody else."""
     owners = {int(word) for word in status["Uid"].split()}
     if owners != {os.geteuid()}:
         theirs = min(owners - {os.geteuid()})

@@ -15,10 +15,11 @@ from sonde.analysis.standstill import look_at
 from sonde.cli import _options, _table
 from sonde.cli._command_text import fit_commands
 from sonde.collector.retention import measure_bytes
-from sonde.errors import ConfigError, Error
+from sonde.errors import ConfigError, Error, NoSession
 from sonde.fleet.hosts import CLUSTER_TIMEOUT_S, find_cluster
 from sonde.session import Session, list_folders, source_states
 from sonde.session.ending import find_end_wall_ns, find_ending
+from sonde.session.files import find_refusal
 from sonde.session.spawns import find_starters
 from sonde.words import clean, shorten_command, show_bytes
 
@@ -148,6 +149,9 @@ def _show_remote(row: dict[str, Any]) -> dict[str, Any]:
 def _list_here(root: str) -> tuple[list[dict[str, Any]], list[str]]:
     """Return the recordings of this host, and what is wrong."""
     rows, broken, sessions = [], list[str](), list[Session]()
+    refusal = find_refusal(root)
+    if refusal is not None:
+        raise NoSession(refusal)
     for folder in list_folders(root):
         try:
             session = Session(folder)

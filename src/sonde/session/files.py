@@ -82,6 +82,20 @@ def _require_own(fd: int, path: str) -> None:
         raise NotYours(f"other users can write to {path}; run `chmod go-w {path}`")
 
 
+def find_refusal(folder: str) -> str | None:
+    """Return why this user may not look into a folder; None if they may, or there is none."""
+    try:
+        os.scandir(folder).close()
+    except PermissionError:
+        while not os.path.exists(folder) and folder != os.path.dirname(folder):
+            folder = os.path.dirname(folder)  # the outer one that keeps us out
+        name = _name_user(os.stat(folder).st_uid)
+        return f"{folder} belongs to user {name}, and nobody else may read it"
+    except OSError:
+        pass
+    return None
+
+
 def _name_user(uid: int) -> str:
     import pwd  # here, because the job never needs it
 

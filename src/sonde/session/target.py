@@ -6,7 +6,7 @@ import os
 
 from sonde.errors import Damaged, NoSession
 from sonde.session import runs, stack_table
-from sonde.session.files import META
+from sonde.session.files import META, find_refusal
 from sonde.session.folder import Session, list_sessions
 from sonde.session.process import read_start_ticks
 from sonde.words import name_program
@@ -29,7 +29,7 @@ def find_sessions(target: str, root: str) -> list[Session]:
     if os.path.isdir(target) and os.sep in target:
         return _find_folder(target)  # its name may contain a comma
     for part in filter(None, (word.strip() for word in target.split(","))):
-        for session in _find_part(part, root):
+        for session in _find_allowed(part, root):
             found[session.folder] = session
     if not found:
         raise NoSession("no target given; `sonde ps` lists all recordings")
@@ -78,6 +78,16 @@ def _is_in_collective(session: Session) -> bool:
         return False
     ended = {row["seq"] for row in rows if row["state"] == "ended"}
     return any(row["state"] == "running" and row["seq"] not in ended for row in rows)
+
+
+def _find_allowed(part: str, root: str) -> list[Session]:
+    try:
+        return _find_part(part, root)
+    except NoSession:
+        refusal = find_refusal(part if os.sep in part else root)
+        if refusal is None:
+            raise
+        raise NoSession(refusal) from None
 
 
 def _find_part(part: str, root: str) -> list[Session]:

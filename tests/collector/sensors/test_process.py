@@ -109,12 +109,12 @@ def step(child: subprocess.Popen[str], watch: Watch) -> tuple[float, float]:
     def is_done() -> bool:
         time.sleep(0.08)
         said.append(child.stdout.readline())
-        return bool(said[-1])
+        return said[-1].endswith("\n")  # half a line may come first
 
     watch.until(is_done)
     os.set_blocking(child.stdout.fileno(), True)
     watch.once()
-    user, system = said[-1].split()
+    user, system = "".join(said).split()
     return float(user), float(system)
 
 
