@@ -22,7 +22,7 @@ from sonde.session.process import read_start_ticks
 
 NAP_S = 0.1
 END_S = 2.0  # to wait for a reading after the command ended
-READY_S = 10.0  # for the collector to start and take two readings
+READY_S = 10.0  # for the collector to start and take two readings, and for its last one
 WAIT_S = 3600.0  # to wait for the condition, at least: nobody may be left to stop us
 ALL, MINE = "all", "mine"
 
@@ -210,12 +210,22 @@ class Monitor:
         limit_s = self.options.max_s
         if limit_s is None:
             return ""
-        if self._count_seconds() >= limit_s:
+        late_s = self._count_seconds() - limit_s
+        if late_s >= (0.0 if self._has_measured(limit_s) else READY_S):
             return f"its time was over ({limit_s / 60:g} min)"
         wait_s = max(limit_s, WAIT_S) + self.options.delay_s
         if not self.has_begun and time.monotonic() - self._made_s >= wait_s:
             return f"measuring did not begin in {wait_s / 60:g} min"
         return ""
+
+    def _has_measured(self, limit_s: float) -> bool:
+        """Return whether the reading at the end of that time is there, which is not whole until
+        half a period later; or whether none is due by then."""
+        begin_ns, last = self._begin_ns, self._last
+        if begin_ns is None or last is None:
+            return True  # the limit is one of waiting
+        due_s = limit_s - self.options.every_s / 2
+        return due_s <= 0 or last.t_ns - begin_ns >= due_s * 1e9
 
     def _count_seconds(self) -> float:
         return 0.0 if self._begin_ns is None else (_core.clock_ns() - self._begin_ns) / 1e9
