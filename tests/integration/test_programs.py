@@ -125,6 +125,9 @@ def test_gunicorn_which_worker_differs(tmp_path: Path, root: Path, sonde_cli) ->
             assert "fast" in map(bytes.decode, seen)
             differs = [line for line in shown.splitlines() if "% in fetch_slowly" in line]
             assert len(differs) == 1 and "shop.py:3" in differs[0], shown
+            requests = sonde_cli("requests", "gunicorn").stdout
+            assert "GET shop.app " in requests
+            assert "waiting in time.sleep, called by fetch_slowly (" in requests
         finally:
             os.killpg(server.pid, signal.SIGKILL)
 

@@ -141,7 +141,8 @@ def _explain_nothing(target: str, recording: Recording) -> str:
         )
     return (
         "in that time no request was answered by an application of Django, Flask, FastAPI or "
-        "Starlette, no task of Celery ended, and no actor of Ray was called"
+        "Starlette, or of WSGI or ASGI under Gunicorn, Uvicorn, Waitress or wsgiref, no task of "
+        "Celery ended, and no actor of Ray was called"
     )
 
 

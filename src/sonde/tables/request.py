@@ -11,10 +11,14 @@ class Request:
 
     t_ns: i64 = column("when the application was called", "ns")
     dur_ns: i64 = column("until it had answered; a body that is streamed may follow", "ns")
-    framework: text = column("django, flask, starlette (which FastAPI is built on), celery or ray")
+    framework: text = column(
+        "django, flask, starlette (which FastAPI is built on), celery or ray; wsgi or asgi for an "
+        "application of none of these, seen where its server calls it"
+    )
     method: text | None = column("GET, POST, …; task for Celery, actor for Ray")
     route: text | None = column(
-        "pattern of the path, such as /user/{id}; NULL if none matched; name of the task or method"
+        "pattern of the path, such as /user/{id}; NULL if none matched; name of the task or "
+        "method, or of the application (wsgi, asgi)"
     )
     status: i64 | None = column("HTTP status of the answer; NULL if an exception ended it")
     error: text | None = column("type of the exception that the application raised")

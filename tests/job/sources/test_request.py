@@ -106,6 +106,36 @@ def test_each_framework_has_rows_with_routes_and_is_left_as_it_was(run, root, so
     assert shown[0].startswith("11 requests in ") and shown[0].endswith(" 3 failed")
 
 
+FORKS = """
+import os, time
+import sonde
+def answer(app):
+    deadline = time.monotonic() + 120
+    while not before or before[0] is inherited:  # until the child has a source of its own
+        assert time.monotonic() < deadline
+        time.sleep(0.01)
+    return types.SimpleNamespace(status_code=503)
+Flask.full_dispatch_request = answer
+sonde.start(collector="off", source_request=True)
+(inherited,) = before
+task = types.SimpleNamespace(name="shop.send_mail", run=answer)
+if (child := os.fork()) == 0:
+    before.send(task_id="a", task=task)
+    assert Flask().full_dispatch_request().status_code == 503
+    after.send(task_id="a", task=task, retval=1, state="SUCCESS")
+    sys.exit()
+assert os.waitpid(child, 0)[1] == 0
+"""
+
+
+def test_what_is_under_way_when_a_forked_child_begins_its_recording_has_a_row(run, root) -> None:
+    run(FRAMEWORKS + FORKS)
+    folders = [one.folder for one in list_sessions(os.environ["SONDE_DIR"])]
+    sql = "SELECT framework, status FROM python.request ORDER BY t_ns"
+    rows = sonde.open(folders).query(sql).to_pylist()
+    assert [tuple(row.values()) for row in rows] == [("celery", None), ("flask", 503)]
+
+
 def test_without_the_source_it_says_how_to_start_it(run, root, sonde_cli) -> None:
     run("import sonde; sonde.start(collector='off')")
     (session,) = list_sessions(os.environ["SONDE_DIR"])

@@ -1,7 +1,7 @@
-"""Requests of Django, Flask, FastAPI and Starlette, tasks of Celery, calls of actors of Ray.
+"""Requests of Django, Flask, FastAPI, Starlette and WSGI or ASGI, tasks of Celery, calls of Ray.
 
-It is off unless asked for, as it stands in front of one method of each framework; Celery has
-signals for whoever wants to know."""
+It is off unless asked for, as it stands in front of one method of each framework and server; Celery
+has signals for whoever wants to know."""
 
 from __future__ import annotations
 
@@ -12,6 +12,7 @@ from functools import partial
 from sonde import _core
 from sonde.job.import_watch import ImportWatch
 from sonde.job.source_context import SourceContext
+from sonde.job.sources._web_servers import InFlight, Servers, UnderWay
 from sonde.tables.request import Request
 
 ON = False
@@ -23,6 +24,10 @@ if TYPE_CHECKING:
     from typing import Any
 
 _MOST_CHARS = 200  # of a route
+# A forked child begins with the source of its parent and gets one of its own, within 0.1 s: what is
+# under way then begins with the one and ends with the other.
+_running: list[Source] = []
+_tasks: dict[Any, UnderWay] = {}  # of Celery, by id
 
 
 class Source:
@@ -31,8 +36,8 @@ class Source:
 
     def __init__(self, context: SourceContext) -> None:
         self._emit = context.writer(Request)
-        self._note = context.guard(self._write)
-        self._under_way = 0
+        self._write_row = context.guard(self._write)
+        self._in_flight = InFlight()
         self._undo: list[Callable[[], object]] = []
         self._watches = [
             ImportWatch(_await(module, name), context.guard(self._make_cover(module, name, make)))
@@ -42,10 +47,12 @@ class Source:
                 ("starlette.applications", "Starlette", self._cover_starlette),
                 ("celery.signals", "task_postrun", self._hear_celery),
                 ("ray._private.function_manager", "FunctionActorManager", self._cover_ray),
+                *Servers(self._put, self._note, self._in_flight).list_covers(),
             )
         ]
 
     def start(self) -> None:
+        _running[:] = [self]
         for watch in self._watches:
             watch.start()
             watch.find_spec("")  # the program may have imported it already
@@ -55,6 +62,12 @@ class Source:
             watch.stop()
         while self._undo:
             self._undo.pop()()
+        if _running == [self]:
+            _running.clear()
+
+    def _note(self, *request: Any) -> None:
+        for source in _running or [self]:
+            source._write_row(*request)
 
     def _make_cover(self, module: str, name: str, make: Callable[[Any], object]) -> Any:
         return lambda: make(getattr(sys.modules[module], name))
@@ -77,7 +90,7 @@ class Source:
     def _cover_django(self, kind: Any) -> None:
         def plain(before: Any) -> Any:
             def get_response(handler: Any, request: Any) -> Any:
-                under_way, answer = _UnderWay(self), None
+                under_way, answer = UnderWay(self._in_flight), None
                 try:
                     answer = before(handler, request)
                     return answer
@@ -89,7 +102,7 @@ class Source:
 
         def asynchronous(before: Any) -> Any:
             async def get_response_async(handler: Any, request: Any) -> Any:
-                under_way, answer = _UnderWay(self), None
+                under_way, answer = UnderWay(self._in_flight), None
                 try:
                     answer = await before(handler, request)
                     return answer
@@ -105,7 +118,7 @@ class Source:
     def _cover_flask(self, kind: Any) -> None:
         def make(before: Any) -> Any:
             def full_dispatch_request(app: Any, *args: Any) -> Any:
-                under_way, answer = _UnderWay(self), None
+                under_way, answer = UnderWay(self._in_flight), None
                 try:
                     answer = before(app, *args)
                     return answer
@@ -123,7 +136,7 @@ class Source:
                 if scope.get("type") != "http":
                     await before(app, scope, receive, send)
                     return
-                under_way, status = _UnderWay(self), [None]
+                under_way, status = UnderWay(self._in_flight), [None]
 
                 async def tell(message: Any) -> None:
                     if message.get("type") == "http.response.start":
@@ -142,10 +155,9 @@ class Source:
 
     def _hear_celery(self, postrun: Any) -> None:
         prerun = sys.modules["celery.signals"].task_prerun
-        begun: dict[Any, _UnderWay] = {}
 
         def begin(task_id: Any = None, **_: object) -> None:
-            begun[task_id] = _UnderWay(self)
+            _tasks[task_id] = UnderWay(self._in_flight)
 
         def end(
             task_id: Any = None,
@@ -154,7 +166,7 @@ class Source:
             state: Any = None,
             **_: object,
         ) -> None:
-            if (under_way := begun.pop(task_id, None)) is not None:
+            if (under_way := _tasks.pop(task_id, None)) is not None:
                 under_way.end()
                 failed = type(retval) if state == "FAILURE" else None
                 self._note(under_way, "celery", _describe_celery, task, None, failed)
@@ -177,7 +189,7 @@ class Source:
     def _time_call(self, execute: Any, method: Any) -> Any:
         """Return what Ray calls for a method of an actor, with a row for each call of it."""
 
-        async def finish(under_way: _UnderWay, answer: Any) -> Any:
+        async def finish(under_way: UnderWay, answer: Any) -> Any:
             try:
                 return await answer
             finally:
@@ -185,7 +197,7 @@ class Source:
                 self._note(under_way, "ray", _describe_ray, method, None)
 
         def executor(*args: Any, **kwargs: Any) -> Any:
-            under_way, is_later = _UnderWay(self), False
+            under_way, is_later = UnderWay(self._in_flight), False
             try:
                 answer = execute(*args, **kwargs)
                 is_later = type(answer).__name__ == "coroutine"
@@ -199,7 +211,7 @@ class Source:
         return executor
 
     def _write(
-        self, under_way: _UnderWay, framework: str, describe: Any, request: Any, answer: Any,
+        self, under_way: UnderWay, framework: str, describe: Any, request: Any, answer: Any,
         failed: type | None = None,
     ) -> None:  # fmt: skip
         error = failed or sys.exc_info()[0]
@@ -212,20 +224,6 @@ class Source:
             None if error is None else error.__name__, get_native_id(), under_way.others,
             file, first_line,
         )  # fmt: skip
-
-
-class _UnderWay:
-    """A request that is being answered."""
-
-    __slots__ = ("_owner", "others", "t_ns")
-
-    def __init__(self, owner: Source) -> None:
-        self._owner, self.others, self.t_ns = owner, owner._under_way, _core.clock_ns()
-        owner._under_way += 1
-
-    def end(self) -> None:
-        """Stop counting it."""
-        self._owner._under_way -= 1
 
 
 def _await(module: str, name: str) -> Callable[[], bool]:

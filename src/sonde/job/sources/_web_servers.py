@@ -1,0 +1,207 @@
+"""Web servers, where they call an application: there its requests are seen, whatever it is made of.
+
+A request that a known framework answers has its row from there, with its route."""
+
+from __future__ import annotations
+
+from contextvars import ContextVar
+from functools import partial
+
+from sonde import _core
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from collections.abc import Callable
+    from typing import Any, TypeAlias
+
+    Described: TypeAlias = tuple[Any, Any, Any, Any]  # method, route, status, function
+    Note: TypeAlias = Callable[..., object]  # writes a row
+    Put: TypeAlias = Callable[[Any, str, Callable[[Any], Any]], None]  # in front of a method
+
+_MOST_WRAPPERS = 10  # of a server, around an application
+
+
+class InFlight:
+    """How many requests of this process are under way."""
+
+    __slots__ = ("count",)
+
+    def __init__(self) -> None:
+        self.count = 0
+
+
+class UnderWay:
+    """A request that is being answered. One that a server hands to a framework is counted once."""
+
+    __slots__ = ("_all", "_is_open", "_is_part", "is_told", "others", "status", "t_ns")
+    others: int  # that were under way when it began
+
+    def __init__(self, in_flight: InFlight, *, is_served: bool = False) -> None:
+        self._all, self._is_open, self._is_part = in_flight, True, False
+        self.is_told, self.status = False, None
+        around = None if is_served else _served.get(None)
+        # What a request has started may go on after it, with a copy of its context.
+        if around is not None and around._is_open and around._all is in_flight:
+            self._is_part = around.is_told = True
+            self.others = around.others
+        else:
+            self.others = in_flight.count
+            in_flight.count += 1
+        if is_served:
+            _served.set(self)
+        self.t_ns = _core.clock_ns()
+
+    def end(self) -> None:
+        """Stop counting it."""
+        self._is_open = False
+        if not self._is_part:
+            self._all.count -= 1
+
+
+_served: ContextVar[UnderWay | None] = ContextVar("sonde_request", default=None)
+
+
+class Servers:
+    """Stands in front of the methods with which servers call an application."""
+
+    def __init__(self, put: Put, note: Note, in_flight: InFlight) -> None:
+        self._put, self._note, self._in_flight = put, note, in_flight
+
+    def list_covers(self) -> list[tuple[str, str, Callable[[Any], object]]]:
+        """Return modules, their classes, and what is to be done with each class."""
+        handle, describe = "handle_request", _describe_gunicorn
+        uvicorn = "uvicorn.protocols.http."
+        cover, run_asgi = self._cover_call, partial(self._cover_run, "run_asgi", self._watch_asgi)
+        return [
+            ("gunicorn.workers.sync", "SyncWorker", partial(cover, handle, describe)),
+            ("gunicorn.workers.base_async", "AsyncWorker", partial(cover, handle, describe)),
+            ("gunicorn.workers.gthread", "ThreadWorker", partial(cover, handle, describe)),
+            ("gunicorn.http.wsgi", "Response", self._cover_response),
+            ("waitress.task", "WSGITask", partial(cover, "execute", _describe_waitress)),
+            (f"{uvicorn}h11_impl", "RequestResponseCycle", run_asgi),
+            (f"{uvicorn}httptools_impl", "RequestResponseCycle", run_asgi),
+            ("wsgiref.handlers", "BaseHandler", partial(self._cover_run, "run", self._watch_wsgi)),
+        ]
+
+    def _cover_call(self, name: str, describe: Callable[..., Described], kind: Any) -> None:
+        """Stand in front of a method that answers one request."""
+
+        def make(before: Any) -> Any:
+            def call(worker: Any, *args: Any, **kwargs: Any) -> Any:
+                under_way = UnderWay(self._in_flight, is_served=True)
+                try:
+                    return before(worker, *args, **kwargs)
+                finally:
+                    self._end(under_way, "wsgi", partial(describe, worker), args)
+
+            return call
+
+        if name in vars(kind):  # else a version that we do not know
+            self._put(kind, name, make)
+
+    def _cover_response(self, kind: Any) -> None:
+        """See which status an application of Gunicorn answers with."""
+
+        def make(before: Any) -> Any:
+            def start_response(response: Any, *args: Any, **kwargs: Any) -> Any:
+                write = before(response, *args, **kwargs)
+                under_way = _served.get()
+                if under_way is not None:
+                    under_way.status = getattr(response, "status", None)
+                return write
+
+            return start_response
+
+        if "start_response" in vars(kind):
+            self._put(kind, "start_response", make)
+
+    def _cover_run(self, name: str, watch: Callable[[Any], Any], kind: Any) -> None:
+        """Stand in front of a method that is given the application to run."""
+
+        def make(before: Any) -> Any:
+            def run(handler: Any, application: Any) -> Any:
+                return before(handler, watch(application))
+
+            return run
+
+        if name in vars(kind):
+            self._put(kind, name, make)
+
+    def _watch_wsgi(self, application: Any) -> Any:
+        def call(environ: Any, start_response: Any) -> Any:
+            under_way = UnderWay(self._in_flight, is_served=True)
+
+            def tell(status: Any, *args: Any, **kwargs: Any) -> Any:
+                under_way.status = status
+                return start_response(status, *args, **kwargs)
+
+            try:
+                return application(environ, tell)
+            finally:
+                self._end(under_way, "wsgi", _describe_wsgi, (environ, application))
+
+        return call
+
+    def _watch_asgi(self, application: Any) -> Any:
+        async def call(scope: Any, receive: Any, send: Any) -> Any:
+            under_way = UnderWay(self._in_flight, is_served=True)
+
+            async def tell(message: Any) -> None:
+                if message.get("type") == "http.response.start":
+                    under_way.status = message.get("status")
+                await send(message)
+
+            try:
+                return await application(scope, receive, tell)
+            finally:
+                self._end(under_way, "asgi", _describe_asgi, (scope, application))
+
+        return call
+
+    def _end(self, under_way: UnderWay, framework: str, describe: Any, request: Any) -> None:
+        _served.set(None)
+        under_way.end()
+        if not under_way.is_told:
+            self._note(under_way, framework, describe, request, under_way.status)
+
+
+def _describe_gunicorn(worker: Any, args: Any, status: Any) -> Described:
+    # A worker with threads is given the request first, the others the socket that it came to.
+    request = next(one for one in args if hasattr(one, "uri"))
+    return request.method, *_name_application(worker.wsgi, status)
+
+
+def _describe_waitress(task: Any, _args: Any, _status: Any) -> Described:
+    application = task.channel.server.application
+    return task.request.command, *_name_application(application, task.status)
+
+
+def _describe_wsgi(request: Any, status: Any) -> Described:
+    environ, application = request
+    return environ.get("REQUEST_METHOD"), *_name_application(application, status)
+
+
+def _describe_asgi(request: Any, status: Any) -> Described:
+    scope, application = request
+    return scope.get("method"), *_name_application(application, status)
+
+
+def _name_application(application: Any, status: Any) -> tuple[str, int | None, Any]:
+    """Return the name that stands for a route, the status as a number, and the function. Paths are
+    data of the program's users, and patterns of them only a framework knows."""
+    for _ in range(_MOST_WRAPPERS):
+        application = _unwrap(application)
+    number = int(str(status)[:3]) if status is not None else None
+    named = application if hasattr(application, "__qualname__") else type(application)
+    function = application if named is application else named.__call__
+    return f"{named.__module__}.{named.__qualname__}", number, function
+
+
+def _unwrap(application: Any) -> Any:
+    """Return the application inside of what a server puts around it for the headers of proxies."""
+    if type(application).__module__.startswith("uvicorn."):
+        return getattr(application, "app", application)
+    if getattr(application, "__module__", "") == "waitress.proxy_headers":
+        names = application.__code__.co_freevars
+        return application.__closure__[names.index("app")].cell_contents
+    return application
