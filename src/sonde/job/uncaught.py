@@ -50,6 +50,13 @@ class Uncaught:
             self._watch.stop()
             self._uncover()
 
+    def is_news(self, error: object) -> bool:
+        """Tell whether an exception that Python, or somebody else, calls its last one may have
+        ended the main thread: pytest and consoles set it for debuggers, and go on. It has not if
+        our hook stands in front and was not called with it."""
+        hook = self._hooks.get("sys")
+        return hook is None or sys.excepthook is not hook or self.seen == id(error)
+
     def _cover_threads(self) -> None:
         self._cover(sys.modules["threading"], self._see_thread)
 
@@ -117,7 +124,8 @@ def find_last_exception() -> BaseException | None:
     # Python sets the `last` ones before it calls sys.excepthook. Multiprocessing calls us while
     # the exception is still on its way.
     error = sys.exc_info()[1] or _find_old_exception()
-    return None if isinstance(error, SystemExit) else error
+    is_over = sys.exc_info()[1] is not None or uncaught.is_news(error)
+    return error if is_over and not isinstance(error, SystemExit) else None
 
 
 uncaught = Uncaught()

@@ -106,6 +106,19 @@ def test_a_hook_that_the_program_sets_later_stays_and_what_it_hides_is_recorded(
     assert [row["func"] for row in read(root, "SELECT func FROM python.exception")] == ["load"]
 
 
+def test_an_exception_that_is_only_kept_for_a_debugger_did_not_end_the_program(run, root) -> None:
+    kept = """
+import sys
+try: load("/data")
+except ValueError as error: sys.last_exc = sys.last_value = error  # as pytest does
+sys.exit(1)
+"""
+    run(START + FAILS + kept, check=False)
+    assert read(root, "SELECT * FROM python.exception") == []
+    (row,) = read(root, "SELECT exit_code, exit_reason FROM sonde.session")
+    assert row["exit_code"] == 1 and "ValueError" not in row["exit_reason"]
+
+
 def test_stop_gives_the_hooks_back(root) -> None:
     import sys
     import threading
