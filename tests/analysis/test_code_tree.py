@@ -190,6 +190,16 @@ def test_all_frames_are_there_if_asked_for_but_never_ours() -> None:
     ]
 
 
+def test_a_c_function_that_an_own_line_calls_is_named_but_never_one_of_ours() -> None:
+    recording = FakeRecording().see([MAIN], 10, call="zlib.crc32")
+    recording.see([MAIN], 20, call="sonde._core.NativeThread.start")
+    assert draw(read(recording)) == [
+        "main 20+0 :5",
+        "  zlib.crc32 10+0 :5",
+        "  (this line itself) 10+0 :5",
+    ]
+
+
 def test_small_nodes_are_left_out_and_their_time_is_in_their_callers() -> None:
     recording = FakeRecording().see([MAIN, LOADS], 1000, wall=995).see([MAIN, GET], 1005, wall=5)
     assert draw(read(recording)) == ["main 1000+0 :5", "  json.loads 995+0 :5"]

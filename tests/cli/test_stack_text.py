@@ -89,7 +89,9 @@ def test_names_cannot_steer_a_terminal() -> None:
 def test_equal_tasks_are_one() -> None:
     def task(name: str) -> list[dict[str, object]]:
         whole = {"name": name, "state": "waiting", "waits_for": "_asyncio.FutureIter"}
-        frames = [("Event.wait", f"{STANDARD}/asyncio/locks.py", 213), ("stuck", "/job/a.py", 7)]
+        ours = ("call", "/v/lib/python3.12/site-packages/sonde/job/sources/request.py", 8)
+        wait = ("Event.wait", f"{STANDARD}/asyncio/locks.py", 213)
+        frames = [wait, ours, ("stuck", "/job/a.py", 7)]
         return [{**whole, "func": f, "file": file, "lineno": n} for f, file, n in frames]
 
     text = StackText(Painter(coloured=False), "/job", 0)

@@ -12,6 +12,7 @@ from sonde.analysis.code_names import (
     PYTHON,
     SONDE,
     is_ours,
+    name_c_call,
     name_call,
     name_module,
 )
@@ -58,6 +59,14 @@ def fold(
         if owner != SONDE and not folding.add(frame, owner):
             break
     return folding.end()
+
+
+def add_c_call(steps: list[Step], call: str | None) -> list[Step]:
+    """Return a stack with the C function that its last line calls, where that line is the user's
+    own. A call of ours is part of the line at which it fell."""
+    if call is None or call.startswith("sonde.") or not steps or steps[-1].owner != MINE:
+        return steps
+    return [*steps, Step(name_c_call(call), PYTHON, steps[-1].file, steps[-1].line, 0)]
 
 
 def keep_all(frames: Sequence[ProfileFrame], own: Callable[[str], str]) -> list[Step]:

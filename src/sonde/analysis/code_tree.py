@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from typing import NamedTuple
 
-from sonde.analysis.code_fold import Step, fold, keep_all
-from sonde.analysis.code_names import LIBRARY, MINE, PYTHON, name_c_call
+from sonde.analysis.code_fold import Step, add_c_call, fold, keep_all
+from sonde.analysis.code_names import LIBRARY, MINE
 from sonde.analysis.hot_call import cut_tail, find_hot_call
 from sonde.analysis.profile import Profile, ProfileFrame
 from sonde.analysis.rest import is_at_rest
@@ -129,10 +129,7 @@ def read_tree(
         raise profile.explain_nothing()
     columns = [column.to_pylist() for column in rows.columns]
     for part, thread, stack, is_idle, call, wall_ns, cpu_ns, queue_ns in zip(*columns, strict=True):
-        path, seen = steps.get(stack, [_LOST]), frames.get(stack, ())
-        if call is not None and path and path[-1].owner == MINE:
-            last = path[-1]
-            path = [*path, Step(name_c_call(call), PYTHON, last.file, last.line, 0)]
+        path, seen = add_c_call(steps.get(stack, [_LOST]), call), frames.get(stack, ())
         is_main = thread == profile.processes[part].pid
         if is_idle and not idle and is_at_rest(seen, own, is_main=is_main, has_mine=has_mine):
             tree.rest_ns += wall_ns

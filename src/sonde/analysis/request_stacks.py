@@ -5,15 +5,8 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any, NamedTuple
 
-from sonde.analysis.code_fold import Step, fold
-from sonde.analysis.code_names import (
-    LIBRARY,
-    MINE,
-    PYTHON,
-    find_owner,
-    name_c_call,
-    name_call,
-)
+from sonde.analysis.code_fold import Step, add_c_call, fold
+from sonde.analysis.code_names import LIBRARY, MINE, PYTHON, find_owner, name_call
 from sonde.analysis.hot_call import cut_tail, find_hot_call
 from sonde.analysis.profile import ProfileFrame
 from sonde.store.recording import Recording
@@ -147,10 +140,7 @@ def _fold(
     begin = [
         at for at, step in enumerate(steps) if (step.file, step.first_line) == (file, first_line)
     ]
-    steps = steps[begin[0] :] if begin else steps
-    if call is not None and steps and steps[-1].owner == MINE:
-        steps = [*steps, Step(name_c_call(call), PYTHON, steps[-1].file, steps[-1].line, 0)]
-    return steps
+    return add_c_call(steps[begin[0] :] if begin else steps, call)
 
 
 def _make_owner(request: Mapping[str, Any]) -> Callable[[str], str]:

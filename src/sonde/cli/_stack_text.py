@@ -98,7 +98,9 @@ class StackText:
             words = f"{first['state']} for {clean(wait)}" if wait else str(first["state"])
             yield ""
             yield from self.draw_head(_count("Task", group), f" {names}  {words}")
-            for row in group[0]:
+            for depth, row in enumerate(group[0]):
+                if depth and find_owner(str(row["file"])) == SONDE:
+                    continue  # between the program's own: it only calls on
                 yield self._draw_frame(str(row["func"]), str(row["file"]), int(str(row["lineno"])))
 
     def _describe(self, group: Sequence[ThreadStack], names: Mapping[int, str | None]) -> str:
