@@ -8,11 +8,13 @@ from collections import namedtuple
 from collections.abc import Callable, Sequence
 from types import SimpleNamespace
 
+import duckdb
 import pytest
 
 import sonde
 from sonde.advice.finding import Advice
 from sonde.advice.judge import choose_some, load_rules
+from sonde.advice.rules import loop_blocked
 from sonde.advice.verdict import Verdict
 from sonde.session.folder import list_sessions
 from support.handmade_machine import NOTHING, OFF, Machine, record
@@ -359,6 +361,26 @@ def test_many_short_waits_without_await_block_a_loop_as_one_long_one_does() -> N
 )
 def test_a_loop_that_is_not_to_blame(held: Callable[[float], list[dict]], callbacks: int) -> None:
     assert not run_loop(held, callbacks)
+
+
+@pytest.mark.parametrize(("file", "count"), [("/v/ipykernel/kernelbase.py", 0), ("/job/a.py", 1)])
+def test_the_loop_of_a_notebook_is_left_out_also_where_frames_are_not_known_yet(
+    file: str, count: int
+) -> None:
+    connection = duckdb.connect()
+    connection.execute(f"""
+    CREATE SCHEMA python;
+    CREATE TABLE python.frame AS
+      SELECT 1 AS stack, 0 AS depth, 'run' AS func, '{file}' AS file, 7 AS lineno;
+    CREATE TABLE python.loop_hold AS
+      SELECT 'h' AS host, 5 AS pid, 5 AS thread, 0 AS t_ns, 9e8 AS dur_ns, 9e8 AS held_ns,
+             'Kernel.shell_main' AS callback, unnest([1, 2]) AS stack, 9 AS samples, NULL AS wait,
+             9e8 AS cpu_ns;
+    CREATE TABLE python.event_loop AS
+      SELECT 'h' AS host, 5 AS pid, 5 AS thread, 1e9 AS wall_ns, 50 AS callbacks""")
+    limits = {name: limit.default for name, limit in loop_blocked.LIMITS.items()}
+    rows = connection.execute(loop_blocked.SQL.format(piece=0, inside="TRUE", **limits)).fetchall()
+    assert len(rows) == 1 and (rows[0][4] is not None) == bool(count)
 
 
 # ---- ranks --------------------------------------------------------------------------------------

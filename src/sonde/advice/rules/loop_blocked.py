@@ -26,15 +26,19 @@ LIMITS = {
 }
 # What a callback does itself: it waits for something, or uses a processor. The time that it waits
 # for the GIL or for a processor is the fault of others, of whom other rules speak. A notebook runs
-# its cells on the loop of its kernel: nobody waits for that.
+# its cells on the loop of its kernel: nobody waits for that. The newest stacks of a live job may
+# have no frames yet; so one with such frames tells of the whole loop.
 SQL = f"""
-WITH hold AS (
+WITH kernel AS (
+  SELECT DISTINCT host, pid, thread FROM python.loop_hold WHERE stack IN (
+    SELECT stack FROM python.frame WHERE file LIKE '%/ipykernel/%' OR file LIKE '%/IPython/%')),
+hold AS (
   SELECT {{piece}} AS piece, host, pid, thread, t_ns + dur_ns - held_ns AS since_ns, callback,
          stack, samples, COALESCE(wait, 'cpu') AS kind,
          CASE WHEN wait IS NULL THEN LEAST(dur_ns, cpu_ns) WHEN wait = 'gil' THEN 0 ELSE dur_ns END
            AS own_ns
-  FROM python.loop_hold WHERE {{inside}} AND stack NOT IN (
-    SELECT stack FROM python.frame WHERE file LIKE '%/ipykernel/%' OR file LIKE '%/IPython/%')),
+  FROM python.loop_hold WHERE {{inside}}
+    AND (host, pid, thread) NOT IN (FROM kernel)),
 callback AS (
   SELECT piece, host, pid, thread, since_ns, SUM(own_ns) AS longest_ns
   FROM hold GROUP BY ALL HAVING SUM(own_ns) >= {{long_s}} * 1e9
