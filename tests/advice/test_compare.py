@@ -106,6 +106,21 @@ def test_advice_that_appears_and_goes_is_told(root) -> None:
     assert [finding.rule for finding in compare(swapping, healthy).vanished] == ["swap"]
 
 
+def answers(ms: float):
+    """Two requests a look; those of one route take so long."""
+    row = {"framework": "django", "method": "GET", "status": 200, "thread": 1, "others": 0}
+    routes = ("/order/{id}", ms), ("/", 2)
+    return lambda _t: [{**row, "route": route, "dur_ns": round(1e6 * of)} for route, of in routes]
+
+
+def test_a_route_that_answers_later_is_told(root) -> None:
+    found = compare(*(record(40, request=answers(ms)) for ms in (20, 45)))
+    slow = find(found, "GET /order/{id}")
+    assert (slow.verdict, slow.unit, slow.much) == ("worse", "ms a request", True)
+    assert (slow.before, slow.after) == (20, 45)
+    assert find(found, "GET /").verdict == "same"
+
+
 def test_two_stretches_of_one_recording(root) -> None:
     fast, slow = steps(), steps(input_wait=0.05)
     folder = record(60, torch_step=lambda s: fast(s) if s < 30 else slow(s), **NOTHING)

@@ -137,3 +137,10 @@ MODULES = Measure(
     FROM python.torch_trace WHERE {inside} GROUP BY ALL""", LESS, 5.0, 20.0,
     is_keyed=True,
 )  # fmt: skip
+REQUESTS = Measure(
+    "request", "ms a request", """
+    SELECT {piece} AS piece, CONCAT_WS(' ', method, COALESCE(route, '(no route)')) AS key,
+           MEDIAN(dur_ns) / 1e6 AS value
+    FROM python.request WHERE {inside} GROUP BY ALL""", LESS, 10.0, 30.0,
+    is_keyed=True, least=0.5,
+)  # fmt: skip

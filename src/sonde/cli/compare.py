@@ -64,7 +64,7 @@ def run(args: argparse.Namespace) -> int:
     if _is_snapshot(args.before) and _is_snapshot(args.after):
         return compare_files(args.before, args.after, args.format, args.output)
     with _progress.say(f"comparing {args.before} with {args.after}"):
-        found = compare(args.before, args.after)
+        found = compare(args.before, args.after, keeps_memory=True)
     if args.format == "json":
         _table.write_text(args.output, lambda file: print(found.to_json(), file=file))
     else:

@@ -26,11 +26,21 @@ PIECE_ROWS = 100_000  # of a result that comes in pieces
 _LEAST_ROWS = 2048  # as many as the engine makes at once; a row may hold megabytes of text
 _STACK_BYTES = 16 << 20  # of address space for each thread of the engine
 _REMEMBERED_BYTES = 64 << 20  # of archived rows, for the next question about them
+_GIVES_BACK = {
+    "allocator_flush_threshold": "1MB",
+    "allocator_bulk_deallocation_flush_threshold": "1MB",
+}
 _INTERRUPT_S = 2.0  # for the engine to notice that it was interrupted
 
 
-def connect(memory: str, folders: Sequence[str] = ()) -> duckdb.DuckDBPyConnection:
-    """Open a database in memory that can reach no network, and no file but those in `folders`."""
+def connect(
+    memory: str, folders: Sequence[str] = (), *, keeps_memory: bool = False
+) -> duckdb.DuckDBPyConnection:
+    """Open a database in memory that can reach no network, and no file but those in `folders`.
+
+    What a query is done with goes back to the system, so that a server stays small; with
+    `keeps_memory` it stays for the next query, which saves a tenth of the time of many small ones.
+    """
     # Without a folder to spill to, a query that needs too much memory ends with a clear error.
     connection = duckdb.connect(
         ":memory:",
@@ -40,9 +50,7 @@ def connect(memory: str, folders: Sequence[str] = ()) -> duckdb.DuckDBPyConnecti
             "autoinstall_known_extensions": "false",
             "memory_limit": memory,
             "temp_directory": "",
-            # What a query is done with goes back to the system: a server stays small.
-            "allocator_flush_threshold": "1MB",
-            "allocator_bulk_deallocation_flush_threshold": "1MB",
+            **({} if keeps_memory else _GIVES_BACK),
         },
     )
     quoted = ", ".join("'" + folder.replace("'", "''") + "'" for folder in folders)

@@ -27,10 +27,12 @@ _MOST = 1_000_000  # rows of a table that is read at once: some 100 MB; of a lon
 class HeldRecording(FrozenRecording):
     """A recording as it was when it was first queried, for queries that write `schema.table`.
 
-    To plan a query over many files, and to read them, takes longer than most queries of a rule."""
+    To plan a query over many files, and to read them, takes longer than most queries of a rule.
+    `keeps_memory` is for a process that asks and ends: the engine gives nothing back before."""
 
-    def __init__(self, sessions: Sequence[Session]) -> None:
+    def __init__(self, sessions: Sequence[Session], *, keeps_memory: bool = False) -> None:
         super().__init__(sessions, "")
+        self._keeps_memory = keeps_memory
         self._parts: dict[str, list[SessionTable]] | None = None
         self._added: set[str] = set()
         self._kept: set[str] = set()
@@ -108,7 +110,7 @@ class HeldRecording(FrozenRecording):
         if self._shared is not None:
             return super()._open(text, memory)
         if self._opened is None:
-            connection = connect(memory, self._list_folders())
+            connection = connect(memory, self._list_folders(), keeps_memory=self._keeps_memory)
             connection.execute("SET lock_configuration = true")
             self._opened = connection, []
         connection, streams = self._opened
