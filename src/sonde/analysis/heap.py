@@ -34,7 +34,9 @@ SELECT DISTINCT stack, depth, COALESCE(func, '?'), COALESCE(file, ''), COALESCE(
     COALESCE(first_line, 0)
 FROM python.frame WHERE stack IN (SELECT stack FROM python.heap) ORDER BY stack, depth DESC"""
 _BEGUN = "SELECT MAX(t_ns) FROM sonde.source WHERE source = 'heap' AND state = 'on'"
-_NOTHING = "the heap was not recorded here; `sonde config {pid} source.heap=on` begins it live"
+_NOTHING = "the heap was not recorded here; "
+_LIVE = "`sonde config {pid} source.heap=on` begins it live"
+_NEXT_TIME = "`sonde run --set source.heap=on PROGRAM` records it from the start"
 _YOUNG_NS = 60 * 10**9
 _Key = tuple[str, int, int, str | None]
 
@@ -80,8 +82,7 @@ class Heap:
         """What every place holds, or holds more than before; an error if nothing was recorded."""
         found = self._read(self.until_ns)
         if not found:
-            pid = self.recording.sessions[0].pid
-            raise Error(self.describe_age() or _NOTHING.format(pid=pid))
+            raise Error(self.describe_age() or self._explain_nothing())
         if self.since_ns is not None:
             before = self._read(self.since_ns)
             none = (0, 0, 0, 0)
@@ -102,6 +103,10 @@ class Heap:
             f"the heap has been recorded for {show_duration_short(age_ns)}: what was allocated "
             "before is not known; ask again in a minute"
         )
+
+    def _explain_nothing(self) -> str:
+        live = [one.pid for one in self.recording.sessions if one.is_alive()]
+        return _NOTHING + (_LIVE.format(pid=live[0]) if live else _NEXT_TIME)
 
     def _read(self, moment_ns: int | None) -> dict[_Key, tuple[int, ...]]:
         sql = _NOW if moment_ns is None else _THEN.format(moment_ns=moment_ns)

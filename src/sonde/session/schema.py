@@ -108,6 +108,10 @@ class Schema:
         self.scope = scope  # "process", or "host" for rows about the machine
         self.timed = timed  # t_ns is filled in at each call
 
+    def __repr__(self) -> str:
+        columns = ", ".join(field.name for field in self.fields)
+        return f"<table {self.table}: {columns}>"
+
     @property
     def kinds(self) -> str:
         """One letter for each column, as the core expects them."""

@@ -67,6 +67,10 @@ class Recording:
         """The contents of meta.json of the first session: who and where."""
         return self.sessions[0].meta.dump()
 
+    def __repr__(self) -> str:
+        pids = ", ".join(str(one.pid) for one in self.sessions[:_SHOWN])
+        return f"<recording of pid {pids}: .query(sql) asks it, .tables() lists its tables>"
+
     def _repr_html_(self) -> str:
         """Return the processes as a table, for notebooks."""
         from sonde.markup import show_box, show_table

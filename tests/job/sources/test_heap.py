@@ -103,6 +103,14 @@ def test_what_was_alive_is_known_by_line_and_type_after_kill_9(run, root, sonde_
     assert any(":16 in churn" in line for line in lines[1:4])
 
 
+def test_of_a_program_that_has_ended_it_says_how_to_record_it_next_time(root, sonde_cli) -> None:
+    folder = sonde.start(collector="off", source_stack="off")
+    assert "sonde config" in sonde_cli("memory", folder).stderr
+    sonde.stop()
+    told = sonde_cli("memory", folder).stderr
+    assert "sonde run --set source.heap=on" in told and "sonde config" not in told
+
+
 def test_it_is_switched_on_and_off_live_and_tells_what_grew_between_two_moments(root) -> None:
     folder = sonde.start(collector="off", heap_every="4KiB")
     before = "SELECT COUNT(*) AS n FROM python.heap"
