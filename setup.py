@@ -30,23 +30,33 @@ class BuildWithHook(build_py):
         return super().get_outputs(include_bytecode) + [os.path.join(self.build_lib, HOOK)]
 
 
+SOURCES = sorted(glob("src/sonde/_core/**/*.c", recursive=True))
+HEADERS = glob("src/sonde/_core/**/*.h", recursive=True)
+# A library of its own, which the hook loads in short programs: it has to be small.
+DELAY = "src/sonde/_core/delay/delay.c"
+FLAGS = ["-std=gnu11", "-O2", "-fvisibility=hidden", *os.environ.get("SONDE_CFLAGS", "").split()]
+LINK = os.environ.get("SONDE_LDFLAGS", "").split()
+
 setup(
     cmdclass={"build_py": BuildWithHook},
     ext_modules=[
         Extension(
             "sonde._core",
-            sources=sorted(glob("src/sonde/_core/**/*.c", recursive=True)),
-            depends=glob("src/sonde/_core/**/*.h", recursive=True),
+            sources=[source for source in SOURCES if source != DELAY],
+            depends=HEADERS,
             include_dirs=["src/sonde/_core"],
             libraries=["m"],
-            extra_compile_args=[
-                "-std=gnu11",
-                "-O2",
-                "-fvisibility=hidden",
-                "-fexceptions",  # what torch throws passes through _core/torch/observer.c
-                *os.environ.get("SONDE_CFLAGS", "").split(),
-            ],
-            extra_link_args=os.environ.get("SONDE_LDFLAGS", "").split(),
-        )
+            # What torch throws passes through _core/torch/observer.c.
+            extra_compile_args=[*FLAGS, "-fexceptions"],
+            extra_link_args=LINK,
+        ),
+        Extension(
+            "sonde._delay",
+            sources=[DELAY],
+            depends=HEADERS,
+            include_dirs=["src/sonde/_core"],
+            extra_compile_args=FLAGS,
+            extra_link_args=LINK,
+        ),
     ],
 )

@@ -263,7 +263,7 @@ def test_a_mirror_imports_its_tool_only_when_it_is_made() -> None:
 
 def test_the_environment_is_read_in_one_place() -> None:
     for path in list_files():
-        # autostart.py decides before that is loaded: its settings are slow to import.
+        # autostart.py asks before that is loaded: its settings are slow to import.
         if path not in (SOURCE / "environ.py", SOURCE / "job/autostart.py"):
             assert "os.environ" not in path.read_text(), path
             assert "getenv" not in path.read_text(), path

@@ -139,9 +139,9 @@ if not TYPE_CHECKING:
 
 def _begin_late() -> None:
     """Begin the recording now if this process waits with it: there is something to record."""
-    autostart = sys.modules.get("sonde.job.autostart")
-    if autostart is not None:
-        autostart.begin()
+    delay = sys.modules.get("sonde._delay")
+    if delay is not None:
+        delay.begin()
 
 
 def _find_recorder() -> "Any":

@@ -1,5 +1,5 @@
 """The environment variables that sonde reads and sets: nothing else touches os.environ, except
-job/autostart.py, which decides before this is loaded."""
+job/autostart.py and the library _delay, which decide before this is loaded."""
 
 from __future__ import annotations
 
@@ -149,8 +149,8 @@ def follow_children(root: str, values: Values) -> list[str]:
     """Have the Python processes that this one starts record themselves under the same root, and
     know that they are children, and what files set here. Returns the variables that were set.
 
-    SONDE_PARENT is the process and what a child finds if it may wait: see job/autostart.py. It may
-    not if a launcher made it a rank, or if something has to be there from the first moment on."""
+    SONDE_PARENT is the process and what a child finds if it may wait: see _core/delay/delay.c. It
+    may not if a launcher made it a rank, or if something must be there from the first moment on."""
     ranks = [f"{rank}={os.environ.get(rank, '')}" for _launcher, rank, *_others in _RANKS]
     words = [str(os.getpid()), *ranks, *(f"{name}=" for name in _AT_ONCE)]
     wanted = {"SONDE_PARENT": " ".join(words)}

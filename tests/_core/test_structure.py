@@ -32,6 +32,7 @@ LAW = {
     "variables": FLOOR,
     "collectives": FLOOR | {"torch"},  # a collective belongs to a step
     "attach": FLOOR,
+    "delay": {"format"},  # a library of its own, without the rest of the core
 }
 LAW["module.c"] = set(LAW)  # the roof; nobody uses it
 WITHOUT_PYTHON = ("format", "kernel")

@@ -7,8 +7,7 @@ import os
 import pytest
 
 import sonde
-from sonde import environ, settings
-from sonde.job import autostart
+from sonde import _delay, environ, settings
 from sonde.session import Session, list_sessions
 
 # Starts programs as a recorded program does; each gets its code as an argument.
@@ -45,7 +44,7 @@ def test_a_short_program_has_no_session(record) -> None:
 def test_a_program_that_waits_has_loaded_next_to_nothing(run) -> None:
     code = "import sys; print(*sorted(name for name in sys.modules if name[:5] == 'sonde'))"
     done = run(PARENT, *[code] * 5)  # where the machine is busy, some have waited long enough
-    assert "sonde sonde._core sonde.job sonde.job.autostart" in done.stdout.splitlines()
+    assert "sonde._delay" in done.stdout.splitlines()
 
 
 def test_a_program_is_recorded_after_a_while_whether_it_works_or_waits(record) -> None:
@@ -65,12 +64,12 @@ def test_a_program_is_recorded_after_a_while_whether_it_works_or_waits(record) -
 def test_a_program_that_is_importing_the_recorder_meanwhile_is_recorded(record) -> None:
     code = """
 import sys
-from sonde.job import autostart
+from sonde import _delay
 class Interrupt:
     def find_spec(self, name, path=None, target=None):
         if name == "sonde.job.table_writers":  # which the recorder imports
             sys.meta_path.remove(self)
-            autostart.begin()
+            _delay.begin()
 sys.meta_path.insert(0, Interrupt())
 import sonde.job.recorder
 assert sonde.session() is None
@@ -144,8 +143,8 @@ def test_a_rank_that_a_launcher_starts_begins_at_once(monkeypatch: pytest.Monkey
     monkeypatch.setenv("SONDE", "1")
     monkeypatch.setenv("SONDE_PARENT", "")  # so that it is put back
     tell_children()
-    assert autostart.may_wait()
+    assert _delay.may_wait()
     monkeypatch.setenv("RANK", "0")
-    assert not autostart.may_wait()
+    assert not _delay.may_wait()
     tell_children()  # what the rank itself starts
-    assert autostart.may_wait()
+    assert _delay.may_wait()

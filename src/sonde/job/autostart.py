@@ -1,22 +1,18 @@
 """Start recording before the program starts: the .pth hook calls this.
 
 A program that a recorded program has started waits with that, since most of them end soon, and a
-session costs more than a program such as `python -c pass` does. It begins after a delay, or when
-the program forks, uses sonde, or ends with an exception that nobody caught. Until then only this
-module and the core are loaded: each import takes a few per cent of the start of Python."""
+session costs more than a program such as `python -c pass` does. There the hook loads only the
+library `_delay`, which calls this module when the recording is to begin."""
 
 import _signal  # type: ignore[import-not-found]  # the enums of `signal` are slow to create
-import atexit
 import os
 import sys
 
-_DELAY_NS = 100_000_000  # most programs that others start have ended by then
 # The signals that may ask for a snapshot.
 _HELD = (_signal.SIGUSR1, _signal.SIGUSR2, _signal.SIGHUP)
 # Helper processes of Python's own, which are not part of the program.
 _HELPERS = ("from multiprocessing.resource_tracker", "from multiprocessing.semaphore_tracker")
 _was_called = False
-_since_ns = 0  # while this process waits: since when
 
 
 def start() -> None:
@@ -45,9 +41,6 @@ def _take_held() -> set[int]:
 def _start() -> None:
     if _is_helper(getattr(sys, "orig_argv", [])):
         return
-    if may_wait():
-        _wait()
-        return
     from sonde import environ
 
     if environ.is_asked_for():
@@ -69,81 +62,50 @@ def _is_helper(argv: list[str]) -> bool:
     return program.endswith("/sonde") or argv[1:3] == ["-m", "sonde"]
 
 
-# ---- waiting ---------------------------------------------------------------------------------
+# ---- what _delay calls -------------------------------------------------------------------------
 
 
-def may_wait() -> bool:
-    """Tell whether a recorded process has started this one as one of its helpers: what it wrote
-    down in environ.follow_children() is still so."""
-    env = os.environ
-    if env.get("SONDE") != "1" or "SONDE_ONLY" in env:
-        return False
-    pid, *kept = env.get("SONDE_PARENT", "").split(" ")
-    pairs = [word.partition("=") for word in kept]
-    is_same = all(env.get(name, "") == value for name, _, value in pairs)
-    return pid not in ("", str(os.getpid())) and is_same
-
-
-def _wait() -> None:
-    global _since_ns
-    from sonde import _core
-
-    _since_ns = _core.clock_ns()
-    atexit.register(_at_exit)
-    os.register_at_fork(before=_before_fork)
-    _core.later(begin, _DELAY_NS)
-
-
-def begin() -> None:
-    """Begin now if this process waits."""
-    global _since_ns
-    since_ns, _since_ns = _since_ns, 0
-    if since_ns:
-        from sonde import _core
-
-        _core.undisturbed(lambda: _begin(since_ns))
-
-
-def _begin(since_ns: int) -> None:
-    global _since_ns
+def begin(since_ns: int, tid: int) -> bool:
+    """Begin the recording of a program that has waited since then. `tid` is the thread that calls
+    this, if it is ours. Return False if that has to be tried again."""
+    if _is_helper(getattr(sys, "orig_argv", [])):
+        return True
     try:
         from sonde.job.recorder import recorder
     except ImportError:
         # This call interrupts the import of that module: by the program, or by `sonde attach`.
-        from sonde import _core
+        return False
+    from sonde import _core
 
-        _since_ns = since_ns
-        _core.later(begin, _DELAY_NS)
-        return
-    recorder.since_ns = since_ns
-    recorder.start({})
-    recorder.since_ns = 0
+    _core.later_by(tid)
+    try:
+        recorder.since_ns = since_ns
+        recorder.start({})
+        recorder.since_ns = 0
+    finally:
+        _core.later_by(0)
     from sonde.job.uncaught import uncaught
 
     # This program has only just begun: an exception that it has already met is what is ending it.
     uncaught.seen = None
+    return True
 
 
-def _before_fork() -> None:
+def begin_before_fork(since_ns: int, tid: int) -> bool:
     """Begin, so that the child is followed as the child of any recorded process."""
-    if _since_ns:
-        from sonde import _core
-
-        begin()
-        _core.fork_rest()  # the recorder's own hook comes too late for this fork
-
-
-def _at_exit() -> None:
-    global _since_ns
+    has_begun = begin(since_ns, tid)
     from sonde import _core
 
-    _core.later_finish()
-    if not _since_ns:
-        return
-    _since_ns = 0
-    if getattr(sys, "last_value", None) is not None:
-        from sonde.job.recorder import recorder
-        from sonde.job.source_context import SourceContext
+    _core.fork_rest()  # the recorder's own hook comes too late for this fork
+    return has_begun
 
-        recorder.start({})
-        SourceContext(recorder, "recorder").guard(recorder.end_with_program)(True)
+
+def record_failure(_since_ns: int, _tid: int) -> None:
+    """Record a program that ends with an exception before its recording has begun."""
+    if _is_helper(getattr(sys, "orig_argv", [])):
+        return
+    from sonde.job.recorder import recorder
+    from sonde.job.source_context import SourceContext
+
+    recorder.start({})
+    SourceContext(recorder, "recorder").guard(recorder.end_with_program)(True)

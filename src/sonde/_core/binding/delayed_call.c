@@ -147,6 +147,16 @@ static PyObject *later_finish(PyObject *Py_UNUSED(module), PyObject *Py_UNUSED(n
     Py_RETURN_NONE;
 }
 
+/* The thread is left out of samples, as our own is. */
+static PyObject *later_by(PyObject *Py_UNUSED(module), PyObject *args)
+{
+    unsigned tid;
+    if (!PyArg_ParseTuple(args, "I", &tid))
+        return NULL;
+    sonde_store_relaxed(&late.tid, tid);
+    Py_RETURN_NONE;
+}
+
 int sonde_later_leave(void)
 {
     if (sonde_later_tid())
@@ -159,6 +169,8 @@ PyMethodDef sonde_delayed_call_methods[] = {
     {"later", later, METH_VARARGS,
      "later(call, delay_ns): make the call after this delay, in the main thread or, if that is waiting\n"
      "for something, in a thread of ours. Return False if that is not possible."},
+    {"later_by", later_by, METH_VARARGS,
+     "later_by(tid): note that this thread of ours makes such a call; 0: it has been made."},
     {"later_cancel", later_cancel, METH_NOARGS, "Give up the call that is to be made after a delay."},
     {"later_finish", later_finish, METH_NOARGS,
      "Give it up, unless it is being made: then wait until it is. Not with a lock that it needs."},
