@@ -134,6 +134,27 @@ print(many - few)
     )  # each page that is written to in a child is such a fault
 
 
+def test_a_child_has_no_copy_of_what_is_known_of_functions(run) -> None:
+    code = """
+def measure():
+    anonymous = sum_kib = 0
+    for line in open("/proc/self/smaps"):
+        if line.startswith("Anonymous:"): anonymous = int(line.split()[1])
+        if line.startswith("VmFlags:") and " wf" in line: sum_kib += anonymous  # wiped at a fork
+    return sum_kib
+sonde.start(collector="off", follow=False)
+end = time.monotonic() + 60
+while not measure() and time.monotonic() < end: time.sleep(0.01)
+print(measure() > 0, flush=True)
+pid = os.fork()
+if pid == 0:
+    print(measure(), flush=True)
+    os._exit(0)
+os.waitpid(pid, 0)
+"""
+    assert run(HEAD + code).stdout.split() == ["True", "0"]
+
+
 def test_a_child_of_a_short_child_is_recorded(run) -> None:
     code = """
 sonde.start(collector="off")

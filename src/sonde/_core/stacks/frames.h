@@ -17,7 +17,6 @@
 /* ---- codes: what is known of the code objects that were seen ---------------- */
 
 typedef struct sonde_code {
-    struct sonde_code *next; /* in the list of replaced ones */
     uintptr_t address;
     uint32_t id;    /* never used twice */
     uint32_t alive; /* atomic; 0: destroyed, and its address may belong to another by now */
