@@ -14,7 +14,7 @@ USUAL = {
     "piece": 0, "host": "alpha", "pid": 7, "readings": 1000, "rest_pct": 5.0, "thread": 7, "name": "list_search",
     "file": "/job/app.py", "lineno": 8, "func": "add", "call": "list.__contains__", "is_request": False,
     "time_pct": 60.0, "waiting_pct": 0.0, "queue_pct": 0.0, "cpu_pct": 60.0,
-    "given_pct": 100.0, "method": None, "stretch_s": 0.05,
+    "given_pct": 100.0, "method": None, "stretch_s": 0.05, "others_pct": 0.0,
 }  # fmt: skip
 Row = namedtuple("Row", USUAL)
 
@@ -92,6 +92,14 @@ def test_requests_that_several_threads_wait_for_are_not_sent_in_turn() -> None:
     one = {"name": "requests_in_turn", "waiting_pct": 60.0}
     assert judge(one).fired
     assert not judge({**one, "rest_pct": 99.0}, {**one, "rest_pct": 99.0, "thread": 8}).fired
+
+
+def test_requests_that_threads_of_the_same_process_answer_are_no_reason_to_send_more_at_once() -> (
+    None
+):
+    one = {"name": "requests_in_turn", "waiting_pct": 60.0}
+    assert not judge({**one, "others_pct": 45.0}).fired
+    assert judge({**one, "others_pct": 30.0}).fired  # another thread works, but not all that time
 
 
 def test_each_kind_of_call_has_a_name_of_its_own_and_is_seen_by_something() -> None:

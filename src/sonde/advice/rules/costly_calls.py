@@ -27,6 +27,9 @@ LIMITS = {
         0.25, "mean time without another line in between, up to which calls are short"
     ),
     "long_s": Limit(0.4, "and from which single calls last long"),
+    "answers_pct": Limit(
+        65, "of the time that it waits, other threads of the same process work: they answer it"
+    ),
     "rest_pct": Limit(
         70, "of the main thread's time, less its queueing, spent waiting: others count, too"
     ),
@@ -117,16 +120,19 @@ thread AS (
   FROM total GROUP BY ALL),
 process AS (
   SELECT piece, host, pid, MAX(alive_ns) AS alive_ns, SUM(samples)::BIGINT AS readings,
-         MAX(idle_ns / able_ns) FILTER (thread = pid) * 100 AS rest_pct FROM thread
+         MAX(idle_ns / able_ns) FILTER (thread = pid) * 100 AS rest_pct,
+         SUM(alive_ns - idle_ns) AS work_ns FROM thread
   WHERE alive_ns > 0 GROUP BY ALL)
 SELECT piece, host, pid, readings, rest_pct, thread, name, file, lineno, func, call, method,
        COALESCE(is_request, FALSE) AS is_request, hit.wall_ns / alive_ns * 100 AS time_pct,
        COALESCE(hit.idle_ns, 0) / alive_ns * 100 AS waiting_pct,
        COALESCE(hit.queue_ns, 0) / alive_ns * 100 AS queue_pct,
        given_ns / alive_ns * 100 AS given_pct, hit.cpu_ns / alive_ns * 100 AS cpu_pct,
-       hit.wall_ns / GREATEST(1, hit.stretches) / 1e9 AS stretch_s
+       hit.wall_ns / GREATEST(1, hit.stretches) / 1e9 AS stretch_s,
+       (work_ns - own_ns) / alive_ns * 100 AS others_pct
 FROM process LEFT JOIN (FROM hit WHERE wall_ns > 1e7) AS hit USING (piece, host, pid)
-LEFT JOIN (SELECT piece, host, pid, thread, given_ns FROM thread) USING (piece, host, pid, thread)
+LEFT JOIN (SELECT piece, host, pid, thread, given_ns, alive_ns - idle_ns AS own_ns FROM thread)
+  USING (piece, host, pid, thread)
 """
 _BY_NAME = {one.name: one for one in CALLS}
 
@@ -189,9 +195,17 @@ def _counts(row: Any, rows: list[Any], limits: Limits) -> bool:
         return False
     if kind.stretch == LONG and row.stretch_s < limits.long_s:
         return False
-    if kind.state == WAITING and len({one.thread for one in rows if one.name == row.name}) > 1:
-        return False  # several wait at once already
+    if kind.state == WAITING and _is_served(row, rows, limits):
+        return False
     return _share(row) >= kind.share_pct * limits.factor
+
+
+def _is_served(row: Any, rows: list[Any], limits: Limits) -> bool:
+    """Return whether more requests at once would gain nothing: several threads send them already,
+    or whoever answers is in this process, and busy."""
+    if len({one.thread for one in rows if one.name == row.name}) > 1:
+        return True
+    return bool(row.others_pct >= limits.answers_pct / 100 * row.waiting_pct)
 
 
 def _share(row: Any) -> float:
