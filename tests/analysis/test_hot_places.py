@@ -90,3 +90,10 @@ def test_the_c_function_that_an_own_line_calls_is_named_and_that_of_a_library_is
 )
 def test_a_call_has_a_kind_by_the_longest_name_that_is_known(call: str, kind: str) -> None:
     assert find_kind(call) == kind
+
+
+def test_time_that_is_in_no_file_has_no_place() -> None:
+    loops = HotPlace("", "", 0, "event loops", "", "waiting", 1.0, 50.0)
+    assert loops.show_place("/job") == ""
+    line = HotPlace("load", "/job/app.py", 3, "", "", "working", 1.0, 50.0)
+    assert line.show_place("/job") == "app.py:3"

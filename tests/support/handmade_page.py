@@ -27,7 +27,7 @@ def make_large_page() -> str:
     advice = {"findings": [], "outcomes": [], "places": [], "pieces": 1, "piece_s": 1}
     answers = {
         "about": PageAnswer(about), "stacks": _make_stacks(), "steps": _make_steps(),
-        "marks": PageAnswer({"marks": [], "counts": {}, "most": 1}),
+        "marks": PageAnswer({"marks": [], "counts": {}}),
         "machine": PageAnswer({"charts": []}),
         "events": PageAnswer({"summary": [], "spans": [], "counters": [], "most": 1}),
         "modules": PageAnswer({"modules": [], "why": "none"}),
@@ -70,7 +70,7 @@ def _make_steps() -> PageAnswer:
     rows = [
         {"piece": piece, "host": f"node{rank // 8}", "pid": 100 + rank, "steps": 1,
          "dur": S * (3 if rank == 7 else 2) / 2, "input_wait": 0, "to_device": 0,
-         "forward": S / 2, "backward": S / 2, "optimizer": 0, "other": 0}
+         "forward": S * (2 if rank == 7 else 1) / 2, "backward": S / 2, "optimizer": 0, "other": 0}
         for piece in range(PIECES)
         for rank in range(RANKS)
         if rank != 9 or piece < PIECES // 2

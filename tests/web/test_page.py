@@ -437,7 +437,7 @@ def test_two_processes_are_steered_compared_and_killed(
             with contextlib.suppress(ProcessLookupError):
                 os.kill(pid, signal.SIGKILL)
         job.communicate(timeout=60)
-    browser.wait("!about.live && find('status').textContent.includes('2 processes, killed')")
+    browser.wait("!about.live && find('status').textContent.includes('2 processes: killed')")
     sessions = [sonde.open(pid).sessions[0] for pid in (job.pid, child)]
     for session in sessions:
         wait_for(Path(session.folder, SEALED).exists)
@@ -539,7 +539,23 @@ def test_a_job_of_64_ranks_and_10000_stacks_shows_who_is_slow(
     )
     assert set(shown) == {f"work_{100 * piece + 7}" for piece in range(PIECES - 10, PIECES)}
     assert browser.run("find('chips').textContent").count("rank 7") == 1
+    _see_mean_step(browser)
+    said = browser.run("document.querySelector('#verdict h2').textContent")
+    assert said == "Nothing can be said: no rule has the data it needs"
     assert browser.said == []
+
+
+def _see_mean_step(browser: Browser) -> None:
+    """Each step counts once, however many pieces it covers; a rare long one does not flatten all."""
+    mean = "+document.querySelector('.legend .unit').dataset.ns"
+    browser.run("setState({part: null, from: null, to: null})")
+    steps = [S] * (RANKS - 2) * PIECES + [S] * (PIECES // 2) + [3 * S / 2] * PIECES
+    assert browser.run(mean) == round(sum(steps) / len(steps))
+    assert browser.run("(one => one.top === one.most)(findScale(findBands()))") is True
+    browser.run("ribbon.steps.forward[ribbon.steps.piece.indexOf(50)] = 5e12; drawRibbon()")
+    top, most = browser.run("(one => [one.top, one.most])(findScale(findBands()))")
+    assert top < 4100 < 70_000 < most
+    assert browser.run("find('status').textContent.startsWith('64 processes: ended')") is True
 
 
 def test_gpus_and_modules_show_what_sql_says(browser: Browser, tmp_path: Path) -> None:

@@ -99,7 +99,7 @@ class Advice:
             boxes = [show_box(f"Nothing is wrong: {looked} rules looked", ())]
         if self.places:
             rows = [(PctBar(one.share_pct), one.state, one.func,
-                     f"{shorten_file(one.file, self.folder)}:{one.line}", one.what)
+                     one.show_place(self.folder), one.what)
                     for one in self.places]  # fmt: skip
             boxes.append(show_table(("share", "state", "function", "line", "call"), rows))
         return "".join(boxes)

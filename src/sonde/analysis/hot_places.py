@@ -32,6 +32,10 @@ class HotPlace:
         is_told = self.kind and not (self.state == "working" and self.kind.startswith("waiting"))
         return f"{self.call} ({self.kind})" if self.call and is_told else self.call
 
+    def show_place(self, folder: str | None) -> str:
+        """Return the file and line as people read them; empty if this is in no file."""
+        return f"{shorten_file(self.file, folder)}:{self.line}" if self.file else ""
+
 
 def list_places(
     tree: CodeTree, most: int = 6, least_pct: float = 5.0, loops_ns: int = 0

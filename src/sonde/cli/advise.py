@@ -141,7 +141,7 @@ def _describe_places(advice: Advice) -> Iterator[str]:
     yield ""
     yield "where the time went (`sonde tree` shows all of it):"
     for place in advice.places:
-        at = f" ({shorten_file(place.file, advice.folder)}:{place.line})" if place.file else ""
+        at = f" ({place.show_place(advice.folder)})" if place.file else ""
         at += f" < {place.caller}" if place.caller else ""
         what = f": {place.what}" if place.what and place.func else place.what
         time = show_duration(place.time_s * 1e9)

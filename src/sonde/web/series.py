@@ -9,7 +9,7 @@ from sonde.analysis.window import Window
 from sonde.store.recording import Recording
 from sonde.web.answer import PageAnswer, make_exact
 
-MOST_MARKS, MOST_SPANS, MOST_COUNTERS = 400, 300, 8
+MOST_MARKS, MARKS_OF_KIND, MOST_SPANS, MOST_COUNTERS = 400, 40, 300, 8
 _LONG_GC_MS = 5
 
 
@@ -88,7 +88,10 @@ mark AS (
         FROM python.gc_pause WHERE dur_ns >= {long_gc_ns})
 SELECT epoch_us(ts) * 1000 - {base_ns} AS at, host, pid, kind, text, dur_ns,
     COUNT(*) OVER (PARTITION BY kind) AS of_kind
-FROM mark WHERE {inside} ORDER BY rank_of, dur_ns DESC, ts LIMIT {most}"""
+FROM mark WHERE {inside}
+QUALIFY row_number() OVER (ORDER BY rank_of, dur_ns DESC, ts) <= {most}
+    OR row_number() OVER (PARTITION BY kind ORDER BY dur_ns DESC, ts) <= {most_of_kind}
+ORDER BY rank_of, dur_ns DESC, ts"""
 
 _SUMMARY = """\
 SELECT kind, name, SUM(count)::BIGINT AS count, SUM(total_ns)::BIGINT AS total_ns,
@@ -160,11 +163,14 @@ def read_steps(recording: Recording, pieces: Pieces) -> PageAnswer:
 
 
 def read_marks(recording: Recording, pieces: Pieces) -> PageAnswer:
-    """Return moments that matter, the gravest first, and how many of each kind there are."""
-    sql = pieces.fill(_MARKS, most=MOST_MARKS, long_gc_ns=_LONG_GC_MS * 10**6)
+    """Return moments that matter, the gravest first, and how many of each kind there are. Some of
+    each kind are among them: a program with a thousand markers still has its collections."""
+    sql = pieces.fill(
+        _MARKS, most=MOST_MARKS, most_of_kind=MARKS_OF_KIND, long_gc_ns=_LONG_GC_MS * 10**6
+    )
     rows = recording.query(sql).to_pylist()
     counts = {row["kind"]: row.pop("of_kind") for row in rows}
-    return PageAnswer({"marks": rows, "counts": counts, "most": MOST_MARKS}, [sql])
+    return PageAnswer({"marks": rows, "counts": counts}, [sql])
 
 
 def read_events(recording: Recording, pieces: Pieces) -> PageAnswer:

@@ -63,7 +63,7 @@ def make_advice(folders: Sequence[str], since: str | None, until: str | None) ->
         made["place"] = shorten_file(finding.line, advice.folder)
         made["shown"] = [show_evidence(name, value) for name, value in finding.evidence.items()]
     for made, place in zip(whole["places"], advice.places, strict=True):
-        made["place"] = f"{shorten_file(place.file, advice.folder)}:{place.line}"
+        made["place"] = place.show_place(advice.folder)
     return json.dumps(whole)
 
 

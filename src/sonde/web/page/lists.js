@@ -49,10 +49,10 @@ function drawLines() {
   const sums = sumLines(select()), most = sums.lines.slice(0, 60);
   if (!most.length) return make("p", { class: "empty", text: explainEmpty() });
   lists.note.textContent = "of your own code, and the calls they make";
-  return make("table", { "data-table": "lines" }, make("thead", {}, make("tr", {}, make("th", { text: "share" }), make("th", { class: "num", text: "time" }), make("th", { text: "state" }), make("th", { class: "clip", text: "line" }))),
+  return make("table", { "data-table": "lines" }, make("thead", {}, make("tr", {}, make("th", { text: "share" }), make("th", { class: "num", text: "time" }), make("th", { class: "clip", text: "line" }))),
     make("tbody", {}, ...most.map((one) => make("tr", { "data-ns": one.ns },
       make("td", { class: "num" }, make("span", { class: "share" }, make("i", { class: one.waits ? "waits" : "", style: { width: (100 * one.ns) / sums.whole + "%" } })), make("span", { class: "pct", text: showPct(one.ns / sums.whole) })),
-      make("td", { class: "num", text: showTime(one.ns) }), make("td", { class: "dim", text: one.waits ? "waiting" : "working" }), showLine(one)))));
+      make("td", { class: "num" }, showTime(one.ns), make("span", { class: "state", text: one.waits ? "waiting" : "working" })), showLine(one)))));
 }
 
 // What `sonde monitor` measured: statistics, the votes of patterns, and what it could not measure.
@@ -113,7 +113,7 @@ function drawEvents() {
   const found = lists.events, box = make("div");
   for (const one of found.counters) {
     const canvas = one.values.length > 1 ? make("canvas") : null;  // a single value is no curve
-    box.append(make("div", { class: "chart" }, make("div", {}, make("h3", { text: clean(one.name, 60) }), make("span", { class: "dim", text: "counter" }), make("b", { text: showMean(one, "") })), canvas || ""));
+    box.append(make("div", { class: "chart" }, make("div", {}, make("h3", { text: clean(one.name, 60) }), make("span", { class: "dim", text: "counter, mean" }), make("b", { text: showMean(one, "") })), canvas || ""));
     if (canvas) requestAnimationFrame(() => drawCurves(canvas, [one], ""));
   }
   if (found.spans.length) {

@@ -45,7 +45,7 @@ function drawMachine() {
   machine.note.textContent = hasBrush() ? "means of the brushed time" : "means of all time";
   const made = machine.charts.map((chart) => {
     const canvas = make("canvas");
-    const box = make("div", { class: "chart", "data-chart": chart.title }, make("div", { class: "head" }, make("h3", { text: chart.title, title: chart.title }), make("span", { class: "grow" }), make("span", { class: "dim", title: "The top of the scale", text: `≤ ${showValue(findTop(chart.lines, chart.unit), chart.unit)}` })),
+    const box = make("div", { class: "chart", "data-chart": chart.title }, make("div", { class: "head" }, make("h3", { text: chart.title, title: chart.title }), make("span", { class: "grow" }), make("span", { class: "dim", title: "The top of the scale", text: hasValues(chart.lines) ? `≤ ${showValue(findTop(chart.lines, chart.unit), chart.unit)}` : "" })),
       make("div", { class: "keys" }, ...drawKeys(chart)), canvas);
     tip(canvas, (event) => {
       const piece = Math.floor((event.offsetX / canvas.clientWidth) * time.pieces);
@@ -63,6 +63,7 @@ function drawMachine() {
   made.forEach((one) => drawCurves(one.canvas, one.chart.lines, one.chart.unit));
 }
 
+const hasValues = (lines) => lines.some((line) => (line.high || line.values).some((value) => value > 0));
 function findTop(lines, unit) {
   let top = 0;
   for (const line of lines) for (const value of line.high || line.values) top = Math.max(top, value);

@@ -179,8 +179,9 @@ function openTop() {
 }
 function drawTop() {
   const first = about.processes[0], count = listJobs().length, running = about.processes.filter((one) => one.state === "running").length;
-  const said = about.live ? (count > 1 ? `live, ${running} of ${count} processes` : "live") : count > 1 ? `${count} processes, ${tellStates()}` : first.ending && first.ending !== "has ended" ? clean(first.ending, 80) : first.state;
-  find("status").replaceChildren(make("b", { class: about.live ? "live" : "", text: said }), ` · ${showTime(about.until)}`,
+  const said = about.live ? (count > 1 ? `live, ${running} of ${count} processes` : "live") : count > 1 ? `${count} processes: ${tellStates()}` : first.ending && first.ending !== "has ended" ? clean(first.ending, 80) : first.state;
+  const isBad = count === 1 && !about.live && first.state === "killed";
+  find("status").replaceChildren(make("b", { class: about.live ? "live" : isBad ? "bad" : "", text: said }), ` · ${showTime(about.until)}`,
     make("span", { class: "far dim", text: ` · ${new Date(about.base_ms).toISOString().slice(0, 19).replace("T", " ")} UTC · ${clean(first.host, 40)} · Python ${clean(first.python, 12)}` }));
   find("status").title = about.processes.filter((one) => one.ending).slice(0, 12).map((one) => `${nameProcess(one)} ${clean(one.ending)}`).join("\n");
   const title = inside.answers && inside.answers.measured ? inside.answers.measured.data.title : first.command;
@@ -191,7 +192,11 @@ function drawTop() {
   button.setAttribute("aria-pressed", String(state.hold));
   if (inside.answers) find("pick").replaceChildren(make("option", { text: clean(inside.answers.measured ? title : `${first.command} (${count > 1 ? count + " processes" : first.pid})`, 100) }));
 }
-const tellStates = () => [...new Set(about.processes.map((one) => one.state))].join(", ");
+function tellStates() {  // "3 ended, 1 killed"; "ended" alone if all did
+  const counts = new Map();
+  for (const { state: word } of listJobs()) counts.set(word, (counts.get(word) || 0) + 1);
+  return counts.size === 1 ? [...counts.keys()][0] : [...counts].map(([word, n]) => `${n} ${word}`).join(", ");
+}
 
 const nameRecording = (one) => clean(`${one.command} (${one.rank === null ? one.pid : "rank " + one.rank}, ${one.state}, ${new Date(one.start).toISOString().slice(5, 16).replace("T", " ")})`, 90);
 async function listRecordings() {
@@ -205,9 +210,9 @@ async function listRecordings() {
   list.value = shown;
   const others = data.recordings.filter((one) => one.session !== shown && !(about.processes.length === 1 && one.session === about.processes[0].session));
   find("against").hidden = !others.length;
-  find("against").replaceChildren(make("option", { value: "", text: state.against ? "compare with nothing" : "compare with …" }), ...others.map((one) => make("option", { value: one.session, text: nameRecording(one) })));
+  find("against").replaceChildren(make("option", { value: "" }), ...others.map((one) => make("option", { value: one.session, text: nameRecording(one) })));
   if (state.against && !others.some((one) => one.session === state.against)) find("against").append(make("option", { value: state.against, text: clean(state.against, 80) }));
-  find("against").value = state.against;
+  drawChips();
 }
 
 function drawVerdict(advice, problem, of = "") {
@@ -226,9 +231,9 @@ function drawVerdict(advice, problem, of = "") {
   const less = [of || silent.length && `${silent.length} of ${advice.outcomes.length} rules lack data`, advice.thinned && "looked at in parts"].filter(Boolean).join("; ");
   const notJudged = less ? make("span", { class: "dim", title: advice.thinned || "", text: less }) : null;
   if (!worst) {
-    const sentence = advice.summary || `Nothing is wrong: ${plural(clear, "rule")} looked`;
+    const sentence = advice.summary || (clear ? `Nothing is wrong: ${plural(clear, "rule")} looked` : "Nothing can be said: no rule has the data it needs");
     place.className = clear ? "clear" : "info";
-    const places = advice.places.slice(0, 3).map((one) => make("li", {}, make("b", { text: `${one.share_pct.toFixed(0)} % ` }), `${one.state} in ${clean(one.func || one.call, 60)} (${clean(one.place, 80)})`));
+    const places = advice.places.slice(0, 3).map((one) => make("li", {}, make("b", { text: `${one.share_pct.toFixed(0)} % ` }), `${one.state} in ${clean(one.func || one.call, 160)}${one.place ? ` (${clean(one.place, 80)})` : ""}`));
     fill(place, make("div", { class: "level" }, make("b", { text: clear ? "✔" : "ℹ" }), clear ? "clear" : "unknown"),
       make("div", {}, make("h2", { text: clean(sentence[0].toUpperCase() + sentence.slice(1)) }),
         places.length ? make("ul", {}, make("li", { class: "dim", text: "where the time went:" }), ...places) : advice.pieces ? make("p", { class: "dim", text: `${plural(advice.pieces, "piece")} of ${showTime(advice.piece_ns)} ${advice.pieces === 1 ? "was" : "were"} judged` }) : null),
@@ -236,7 +241,7 @@ function drawVerdict(advice, problem, of = "") {
     return;
   }
   place.className = worst.severity;
-  const who = worst.who.length ? ` (${worst.who.slice(0, 4).join(", ")})` : "";
+  const who = worst.who.length && listJobs().length > 1 ? ` (${worst.who.slice(0, 4).join(", ")})` : "";
   fill(place, make("div", { class: "level" }, make("b", { text: SEVERITY[worst.severity] || "▲" }), worst.severity),
     make("div", {}, make("h2", { text: clean(worst.title + who) }),
       make("p", { class: "evidence", title: clean([worst.line || "", ...worst.shown].join("\n"), 2000) }, make("span", { class: "dim", text: "Evidence: " }), worst.line ? make("code", { text: `${clean(worst.place, 160)}  ` }) : null,
@@ -276,6 +281,7 @@ function drawChips() {
   if (state.against) found.push(chip("compared", { against: "" }));
   find("chips").replaceChildren(...found);
   if (find("against").value !== state.against) find("against").value = state.against;
+  if (find("against").options.length) find("against").options[0].text = state.against ? "compare with nothing" : "compare with …";
 }
 function applyMax() {
   for (const one of document.querySelectorAll(".panel")) one.classList.toggle("max", one.id === state.max && one.id !== "");

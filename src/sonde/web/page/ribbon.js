@@ -70,6 +70,34 @@ function findBands() {
   for (const band of values) band.forEach((sum, piece) => { band[piece] = counts[piece] ? sum / counts[piece] / 1e6 : 0; });
   return { bands: PHASES, unit: "ms of a mean step", seen, values };
 }
+// The parts of a mean step that begins in the chosen time, each step once; null if none begins there.
+function findStepMeans({ first, end }) {
+  const steps = ribbon.steps, sums = PHASES.map(() => 0);
+  let count = 0;
+  steps.piece.forEach((piece, at) => {
+    if (piece < first || piece >= end || !isChosen(steps.host[at], steps.pid[at])) return;
+    count += steps.steps[at];
+    PHASES.forEach(([name], band) => { sums[band] += steps[name][at] * steps.steps[at]; });
+  });
+  return count ? sums.map((sum) => sum / count / 1e6) : null;
+}
+// The mean of each band over the chosen pieces that have data.
+function findMeans(found, chosen) {
+  return found.values.map((band) => {
+    let sum = 0, seen = 0;
+    for (let piece = chosen.first; piece < chosen.end; piece += 1) if (found.seen[piece]) { sum += band[piece]; seen += 1; }
+    return seen ? sum / seen : 0;
+  });
+}
+// The top of the scale. One step that took ten times as long would leave no room for all others: what is
+// more than four times the median, and rare, is capped: cut, with a line on top.
+function findScale(found) {
+  const heights = Float64Array.from(found.seen, (_, piece) => found.values.reduce((sum, band) => sum + band[piece], 0));
+  const ordered = heights.filter((_, piece) => found.seen[piece]).sort(), most = ordered[ordered.length - 1] || 1;
+  if (found.bands !== PHASES) return { heights, most, top: most };
+  const at = (share) => ordered[Math.floor(share * (ordered.length - 1))] || 0;
+  return { heights, most, top: Math.min(most, Math.max(4 * at(0.5), at(0.9)) || most) };
+}
 function coverPieces(piece, ns) {
   const end = Math.min(time.pieces, piece + Math.max(1, Math.ceil(ns / time.width))), first = Math.max(0, piece);
   return Array.from({ length: Math.max(0, end - first) }, (_, at) => first + at);
@@ -86,28 +114,29 @@ function drawRibbon() {
   ribbon.width = width;
   const found = findBands(), room = height - AXIS, step = width / time.pieces;
   ribbon.found = found;
-  let top = 0;
-  for (let piece = 0; piece < time.pieces; piece += 1) top = Math.max(top, found.values.reduce((sum, band) => sum + band[piece], 0));
-  top = top || 1;
+  const scale = findScale(found), { top } = scale;
   const base = new Float64Array(time.pieces);
   found.bands.forEach(([, , tone, kind], band) => {
     pen.fillStyle = makeFill(pen, colour(tone), kind);
     pen.beginPath();
     for (let piece = 0; piece < time.pieces; piece += 1) {
-      const low = base[piece], high = (base[piece] += found.values[band][piece]);
+      const low = base[piece], high = Math.min(top, (base[piece] += found.values[band][piece]));
       if (high > low) pen.rect(piece * step, room - (high / top) * (room - 14), Math.max(step, 0.6), ((high - low) / top) * (room - 14));
     }
     pen.fill();
   });
-  drawAxis(pen, width, height, top, found.unit);
+  pen.fillStyle = colour("--text");
+  scale.heights.forEach((ns, piece) => { if (ns > top) pen.fillRect(piece * step, 12, Math.max(step, 0.6), 2); });
+  drawAxis(pen, width, height, scale, found.unit);
   drawLegend(found);
   placeBrush();
 }
 
-function drawAxis(pen, width, height, top, unit) {
+function drawAxis(pen, width, height, { top, most }, unit) {
   pen.fillStyle = colour("--dim");
   pen.font = "11px system-ui, sans-serif";
-  pen.fillText(`${+top.toPrecision(3)} ${top === 1 && unit === "threads" ? "thread" : unit}`, 4, 10);
+  const shown = +top.toPrecision(3), more = most > top ? `; capped ones up to ${+most.toPrecision(3)}` : "";
+  pen.fillText(`${shown} ${shown === 1 && unit === "threads" ? "thread" : unit}${more}`, 4, 10);
   pen.strokeStyle = colour("--edge");
   pen.beginPath();
   pen.moveTo(0, height - AXIS + 0.5);
@@ -125,18 +154,13 @@ function drawAxis(pen, width, height, top, unit) {
 }
 
 function drawLegend(found) {
-  const chosen = select();
-  const means = found.values.map((band) => {
-    let sum = 0, seen = 0;
-    for (let piece = chosen.first; piece < chosen.end; piece += 1) if (found.seen[piece]) { sum += band[piece]; seen += 1; }
-    return seen ? sum / seen : 0;
-  });
+  const chosen = select(), means = (found.bands === PHASES && findStepMeans(chosen)) || findMeans(found, chosen);
   const whole = means.reduce((sum, one) => sum + one, 0);
   ribbon.legend.replaceChildren(...found.bands.map(([name, label, tone, kind], band) => {
     const swatch = make("i", { class: `swatch fill${kind}`, style: { "--tone": `var(${tone})` } });
     const value = found.unit === "threads" ? threeDigits(means[band]) : found.unit === "%" ? showValue(means[band], "%") : showPct(whole ? means[band] / whole : 0);
     return make("span", { "data-band": name }, swatch, `${label} `, make("b", { text: value }));
-  }), make("span", { class: "dim unit", text: { threads: "threads at a time", "%": "100 % is one processor" }[found.unit] || `of ${showTime(whole * 1e6)} a step` }));
+  }), make("span", { class: "dim unit", text: { threads: "threads at a time", "%": "100 % is one processor" }[found.unit] || `of ${showTime(whole * 1e6)} a step`, "data-ns": Math.round(whole * 1e6) }));
   const tabs = ribbon.steps && ribbon.steps.piece.length ? [["", "Steps"], ["threads", "Threads"]] : [];
   ribbon.kind.replaceChildren(...tabs.map(([value, text]) => make("button", { type: "button", text, "aria-pressed": String(state.ribbon === value), on: { click: () => setState({ ribbon: value }) } })));
 }
@@ -242,9 +266,9 @@ function brushMark(one) {
   setBrush(Math.floor(piece(one.at)) - 1, Math.ceil(piece(one.at + one.dur_ns)) + 1);
 }
 function showMarks() {
-  const { marks, counts, most } = ribbon.marks, count = Object.values(counts).reduce((sum, one) => sum + one, 0);
+  const { marks, counts } = ribbon.marks, count = Object.values(counts).reduce((sum, one) => sum + one, 0);
   const row = (one) => make("tr", {}, make("td", {}, make("button", { type: "button", text: showClock(one.at), title: "Brush this time", on: { click: () => { find("dialog").close(); brushMark(one); } } })),
     make("td", { text: `${SIGNS[one.kind] || "●"} ${MARK_WORDS[one.kind] || one.kind}` }), make("td", { text: nameOwner(one) }), make("td", { class: "num", text: one.dur_ns ? showTime(one.dur_ns) : "" }), make("td", { class: "prose", text: clean(one.text, 400), title: clean(one.text, 900) }));
-  openDialog("Marks on the time line", make("p", { class: "dim", text: `${Object.entries(counts).map(([kind, n]) => `${SIGNS[kind] || "●"} ${MARK_WORDS[kind] || kind} ${showCount(n)}`).join(" · ")}${count > marks.length ? `; the ${showCount(most)} gravest are listed` : ""}. The gravest come first; a click on a time brushes it.` }),
+  openDialog("Marks on the time line", make("p", { class: "dim", text: `${Object.entries(counts).map(([kind, n]) => `${SIGNS[kind] || "●"} ${MARK_WORDS[kind] || kind} ${showCount(n)}`).join(" · ")}${count > marks.length ? `; ${showCount(marks.length)} are listed, the gravest of each kind` : ""}. The gravest come first; a click on a time brushes it.` }),
     make("div", { class: "scroll" }, make("table", { "data-table": "marks" }, make("tbody", {}, ...marks.map(row)))));
 }
