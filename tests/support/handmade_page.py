@@ -24,7 +24,7 @@ def make_large_page() -> str:
     ]  # fmt: skip
     about = {"target": "big", "base_ms": 0, "base_ns": "0", "until": PIECES * S, "live": False,
              "processes": processes, "thinned": "made by hand"}  # fmt: skip
-    advice = {"findings": [], "outcomes": [], "places": [], "pieces": 1, "piece_s": 1}
+    advice = {"findings": [], "outcomes": [], "places": [], "pieces": 1, "piece_ns": S}
     answers = {
         "about": PageAnswer(about), "stacks": _make_stacks(), "steps": _make_steps(),
         "marks": PageAnswer({"marks": [], "counts": {}}),

@@ -155,10 +155,16 @@ class _Program:
             raise Error(f"the job of the demo ended with code {job.returncode}")
         print(*printed.splitlines()[-1:])
         if share < _STARVED:
-            print(f"Other programs kept the machine busy: the job got {100 * share:.0f} % of a "
-                  "processor, which may hide what is wrong.\nTry again when it is quiet, or with "
-                  "--duration 30s.")  # fmt: skip
+            print(describe_starved(share))
         return job.pid
+
+
+def describe_starved(share: float) -> str:
+    """Return what a user should know of a job that got so little of a processor."""
+    return (
+        f"Other programs kept the machine busy: the job got {100 * share:.0f} % of a processor, "
+        "which may hide what is wrong.\nTry again when it is quiet, or with --duration 30s."
+    )
 
 
 def _read_cpu() -> float:
