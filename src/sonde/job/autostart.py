@@ -87,7 +87,8 @@ def begin(since_ns: int, tid: int) -> bool:
     from sonde.job.uncaught import uncaught
 
     # This program has only just begun: an exception that it has already met is what is ending it.
-    uncaught.seen = None
+    if getattr(sys, "last_value", None) is not None:
+        uncaught.seen = None
     return True
 
 

@@ -53,9 +53,9 @@ class Uncaught:
     def is_news(self, error: object) -> bool:
         """Tell whether an exception that Python, or somebody else, calls its last one may have
         ended the main thread: pytest and consoles set it for debuggers, and go on. It has not if
-        our hook stands in front and was not called with it."""
+        our hook stands in front and was not called with it, unless it came before our hook did."""
         hook = self._hooks.get("sys")
-        return hook is None or sys.excepthook is not hook or self.seen == id(error)
+        return hook is None or sys.excepthook is not hook or self.seen in (None, id(error))
 
     def _cover_threads(self) -> None:
         self._cover(sys.modules["threading"], self._see_thread)
