@@ -17,6 +17,7 @@ if TYPE_CHECKING:
     from sonde import profiler
     from sonde.advice.finding import Advice
     from sonde.advice.judge import advise
+    from sonde.analysis.modules import modules
     from sonde.analysis.profile_process import ProfileOptions, profile_process
     from sonde.errors import Error
     from sonde.export.run_profile import export_result
@@ -51,6 +52,7 @@ __all__ = [
     "i32",
     "i64",
     "mark",
+    "modules",
     "open",
     "pause",
     "profile",
@@ -80,7 +82,8 @@ _PLACES = {
     "Result": "session.run_result", "Run": "session.run", "Session": "session.folder",
     "advise": "advice.judge", "counter": "job.events", "disable_torch_profiling":
     "job.source_switch", "enable_torch_profiling": "job.source_switch",
-    "export_result": "export.run_profile", "mark": "job.events", "profile": "job.profile",
+    "export_result": "export.run_profile", "mark": "job.events",
+    "modules": "analysis.modules", "profile": "job.profile",
     "span": "job.events", "step": "job.torch.steps",
     "load_ipython_extension": "integrations.notebook",
     **dict.fromkeys(

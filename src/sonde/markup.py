@@ -17,6 +17,13 @@ class PctBar:
         self.percent = percent
 
 
+class TreeName:
+    """A name in a tree, so many levels deep."""
+
+    def __init__(self, name: str, depth: int) -> None:
+        self.name, self.depth = name, depth
+
+
 def show_box(title: str, lines: Iterable[str], *tables: str, severity: str = "") -> str:
     """Return a title, lines of text below it, and tables that are HTML already."""
     colour = f";color:{_COLOURS[severity]}" if severity in _COLOURS else ""
@@ -43,6 +50,9 @@ def _show_cell(value: object) -> str:
             f'<span style="{_BAR};width:{max(0.0, min(100.0, value.percent)) * 0.6:.0f}px"></span>'
         )
         return f'<td style="text-align:left;white-space:nowrap">{bar} {value.percent:.1f} %</td>'
+    if isinstance(value, TreeName):
+        deep = f"text-align:left;padding-left:{0.5 + 1.2 * value.depth:.1f}em"
+        return f'<td style="{deep}">{_show(value.name)}</td>'
     return f'<td style="text-align:{_find_side(value)}">{_show(value)}</td>'
 
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import os
 import pty
+import re
 import subprocess
 import sys
 from pathlib import Path
@@ -12,6 +13,7 @@ from pathlib import Path
 import pytest
 
 import sonde
+from conftest import wait_for
 from sonde import _core
 from sonde.analysis.module_tree import ModuleNode, flatten, fold
 from sonde.analysis.modules import LAST, ModuleReport, StepSelection, read_report
@@ -85,6 +87,20 @@ def test_a_module_and_what_it_calls_make_up_its_caller(job: Job) -> None:
     assert ms(gpt.total["backward"]) == 0.25 + 2 + 3 * (1 + 4 + 6)
     assert ms(gpt.own_s) == 0.75
     assert [node.label for node in report.nodes[:4]] == ["GPT", "emb", "blocks.0", "attn"]
+
+
+def test_modules_show_themselves_in_notebooks_as_a_tree_and_are_rows(job: Job) -> None:
+    for number in range(4):
+        job.step(number, make_gpt())
+    wait_for(lambda: _core.clock_ns() > job.now_ns)  # what was made by hand lies in the future
+    report = sonde.modules(os.getpid())
+    shown = report._repr_html_()
+    names = re.findall(r'padding-left:([\d.]+)em"><bdi>([^<]*)</bdi>', shown)
+    assert names[:3] == [("0.5", "GPT"), ("1.7", "emb"), ("1.7", BLOCKS)]
+    assert "a step (mean of 3), by module" in shown and ".table()" in repr(report)
+    rows = report.table().to_pylist()
+    assert [row["module"] for row in rows][:2] == ["GPT", "GPT.emb"]
+    assert rows[0]["forward_ns"] == 19_500_000
 
 
 def test_a_step_is_its_parts(job: Job) -> None:

@@ -13,10 +13,11 @@ import pyarrow as pa
 from sonde.analysis import module_sql
 from sonde.analysis.module_tree import ModuleNode, flatten, fold, grow, walk
 from sonde.analysis.profile import Profile, ProfileFrame, RecordedThread, Stack, list_parts
-from sonde.analysis.window import Window
+from sonde.analysis.window import Window, find_window
 from sonde.errors import Error
-from sonde.store.recording import Recording
-from sonde.words import find_pct
+from sonde.markup import PctBar, TreeName, show_box, show_table
+from sonde.store.recording import Recording, open_recording
+from sonde.words import find_pct, show_duration
 
 _MOST_CALLS = 500_000  # of modules, from which means are made
 STAGES = ("forward", "backward", "recompute", "step")
@@ -87,6 +88,47 @@ class ModuleReport:
     def device_s(self) -> float:
         """The time of the device in the models that the program calls."""
         return sum(node.device or 0.0 for node in self.nodes if node.up is None)
+
+    def table(self) -> pa.Table:
+        """Return a row for each module, as `sonde modules --format csv` does."""
+        return make_table(arrange(self), self, flat=False)
+
+    def __repr__(self) -> str:
+        return f"<{self._title}: .table() has all of them>"
+
+    def _repr_html_(self) -> str:
+        """Return the modules as a tree with bars, repeated blocks in one line, for notebooks."""
+        rows = []
+        for node in arrange(self, folds=True):
+            parts = (
+                node.total_s,
+                node.total.get("forward"),
+                node.total.get("backward"),
+                node.own_s,
+            )
+            times = [show_duration(seconds * 1e9) if seconds else "" for seconds in parts]
+            share = PctBar(find_pct(node.total_s, self.step_s))
+            rows.append((TreeName(show_name(node), node.depth), node.type, share, *times))
+        names = ("module", "type", "share", "total", "forward", "backward", "self")
+        return show_box(self._title, (), show_table(names, rows))
+
+    @property
+    def _title(self) -> str:
+        count = sum(one.count for one in self.steps)
+        return f"{show_duration(self.step_s * 1e9)} a step (mean of {count:,}), by module"
+
+
+def modules(
+    target: int | str | Sequence[int | str],
+    *,
+    since: str | None = None,
+    until: str | None = None,
+    evaluation: bool = False,
+) -> ModuleReport:
+    """Return where the time of a mean step of a PyTorch job went, by module."""
+    recording = open_recording(target)
+    window = find_window(recording, since, until, last=LAST)
+    return read_report(recording, StepSelection(window, evaluation=evaluation))
 
 
 def read_report(recording: Recording, choice: StepSelection) -> ModuleReport:
@@ -166,6 +208,11 @@ def arrange(
     nodes = fold(report.nodes) if folds else report.nodes
     ordered = walk([node for node in nodes if node.up is None], key)
     return [node for node in ordered if depth is None or node.depth <= depth]
+
+
+def show_name(node: ModuleNode) -> str:
+    """Return the name of a module, and how many it stands for."""
+    return node.label + (f" ({node.times}\N{MULTIPLICATION SIGN})" if node.times > 1 else "")
 
 
 _COLUMNS = {

@@ -24,6 +24,7 @@ from sonde.analysis.modules import (
     read_overhead,
     read_report,
     read_source_detail,
+    show_name,
 )
 from sonde.analysis.profile import Selection
 from sonde.analysis.window import find_window
@@ -264,8 +265,7 @@ def _fit(columns: list[Column], nodes: Sequence[ModuleNode], room: int) -> list[
 
 
 def _indent(node: ModuleNode) -> str:
-    times = f" ({node.times}\N{MULTIPLICATION SIGN})" if node.times > 1 else ""
-    return "  " * node.depth + node.label + times
+    return "  " * node.depth + show_name(node)
 
 
 def _name_extreme(node: ModuleNode, report: ModuleReport, which: int) -> str:

@@ -15,7 +15,7 @@ from sonde.cli._visit import open_sessions
 from sonde.errors import ConfigError
 from sonde.fleet.hosts import find_cluster
 from sonde.session import Session, files
-from sonde.tui.page import WINDOWS_S, Choice, list_own_shares, make_page, measure, show_window
+from sonde.tui.page import Choice, list_own_shares, make_page, measure, show_window
 from sonde.tui.process import LONGEST_S, TopProcess, open_processes
 from sonde.tui.team import find_members, sum_shares
 from sonde.words import show_duration_short, show_share
@@ -35,8 +35,8 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
                         help="what to show first (default: %(default)s)")  # fmt: skip
     _options.add_by(parser)
     parser.add_argument(
-        "--window", default="5s", metavar="SPAN",
-        help="how much of the past counts: 1s, 5s, 15s, 1min, 5min or start (default: %(default)s)",
+        "--window", "--since", default="5s", metavar="SPAN",
+        help="how much of the past counts: 1s to 5min, or start (default: %(default)s)",
     )  # fmt: skip
     parser.add_argument("--idle", action="store_true",
                         help="also count threads that slept or waited")  # fmt: skip
@@ -93,8 +93,11 @@ def _read_window(text: str) -> float | None:
         span_s = settings.parse_duration(text)
     except (KeyError, ValueError):
         span_s = 0.0
-    if span_s not in WINDOWS_S:
-        raise ConfigError(f"--window={text} is not one of 1s, 5s, 15s, 1min, 5min and start")
+    if not _SHORTEST_S <= span_s <= LONGEST_S:
+        raise ConfigError(
+            f"--window={text} is neither a time from 1s to 5min nor `start`; any other stretch of "
+            "time: `sonde tree TARGET --since … --until …`"
+        )
     return span_s
 
 
@@ -114,6 +117,7 @@ def _print_once(processes: list[TopProcess], choice: Choice, args: argparse.Name
     return 0
 
 
+_SHORTEST_S = 1.0
 _LOOK_S = 5.0  # how long a process is watched that is not recorded
 _MOST = 40  # functions on a terminal
 _SHARES = {
@@ -148,8 +152,7 @@ def _list_units(process: TopProcess, choice: Choice) -> list[dict[str, Any]]:
 
 
 def _list_threads(process: TopProcess, choice: Choice) -> list[dict[str, Any]]:
-    window_s = choice.window_s or WINDOWS_S[-2]
-    assert window_s is not None
+    window_s = choice.window_s or LONGEST_S
     span = process.find_span(window_s)
     found = []
     for load in sorted(process.list_loads(window_s), key=lambda load: -load.busy_ns):

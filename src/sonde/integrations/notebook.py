@@ -9,7 +9,10 @@ from typing import Any
 
 import sonde
 
-_USAGE = "%sonde query TARGET SELECT …   or   %sonde advise TARGET   or   %%sonde above a cell"
+_USAGE = (
+    "%sonde query TARGET SELECT …   or   %sonde advise TARGET   or   %sonde modules TARGET   or   "
+    "%%sonde above a cell"
+)
 
 
 def load_ipython_extension(ipython: Any) -> None:
@@ -25,11 +28,13 @@ class _Magics:
 
     def ask(self, line: str) -> Any:
         """Answer `%sonde query TARGET SQL` with a DataFrame, or with an Arrow table where there is
-        no pandas; and `%sonde advise TARGET` with an Advice."""
+        no pandas; and `%sonde advise TARGET` and `%sonde modules TARGET` as the functions do."""
         word, _, rest = line.strip().partition(" ")
         target, _, sql = rest.strip().partition(" ")
         if word == "advise" and target:
             return sonde.advise(target)
+        if word == "modules" and target:
+            return sonde.modules(target)
         if word != "query" or not sql.strip():
             raise sonde.Error(f"this is not understood: %sonde {line.strip()}; write {_USAGE}")
         rows = sonde.open(target).query(sql)

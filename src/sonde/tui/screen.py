@@ -5,6 +5,7 @@ from __future__ import annotations
 import time
 from collections.abc import Callable, Sequence
 from dataclasses import replace
+from math import inf
 
 from rich.style import Style
 from textual import events
@@ -261,8 +262,12 @@ class Top(App[None]):
         self.grid.move(_MOVES.get(key, page if key == "pagedown" else -page))
 
     def _widen(self, by: int) -> None:
-        at = WINDOWS_S.index(self.choice.window_s) if self.choice.window_s in WINDOWS_S else 1
-        self._choose(window_s=WINDOWS_S[max(0, min(at + by, len(WINDOWS_S) - 1))])
+        spans = [span_s or inf for span_s in WINDOWS_S]
+        now_s = self.choice.window_s or inf
+        wider = [span_s for span_s in spans if span_s > now_s] or [inf]
+        narrower = [span_s for span_s in spans if span_s < now_s] or spans[:1]
+        chosen_s = wider[0] if by > 0 else narrower[-1]
+        self._choose(window_s=None if chosen_s == inf else chosen_s)
 
     def _reverse(self) -> None:
         self.choice = self.choice.sort_by(None)
