@@ -117,15 +117,6 @@ void sonde_later_wake(void)
         (void)begin_thread();
 }
 
-static PyObject *later(PyObject *Py_UNUSED(module), PyObject *args)
-{
-    PyObject *call;
-    long long delay_ns;
-    if (!PyArg_ParseTuple(args, "OL", &call, &delay_ns))
-        return NULL;
-    return PyBool_FromLong(sonde_later(call, delay_ns) == 0);
-}
-
 /* Give the call up. Needed before the interpreter ends: the thread must not touch it afterwards. */
 static PyObject *later_cancel(PyObject *Py_UNUSED(module), PyObject *Py_UNUSED(none))
 {
@@ -166,11 +157,8 @@ int sonde_later_leave(void)
 }
 
 PyMethodDef sonde_delayed_call_methods[] = {
-    {"later", later, METH_VARARGS,
-     "later(call, delay_ns): make the call after this delay, in the main thread or, if that is waiting\n"
-     "for something, in a thread of ours. Return False if that is not possible."},
     {"later_by", later_by, METH_VARARGS,
-     "later_by(tid): note that this thread of ours makes such a call; 0: it has been made."},
+     "later_by(tid): note that this thread of ours begins a recording after a delay; 0: it has begun."},
     {"later_cancel", later_cancel, METH_NOARGS, "Give up the call that is to be made after a delay."},
     {"later_finish", later_finish, METH_NOARGS,
      "Give it up, unless it is being made: then wait until it is. Not with a lock that it needs."},
