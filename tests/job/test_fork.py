@@ -213,3 +213,36 @@ child = multiprocessing.get_context("fork").Process(target=work)
 child.start(); child.join()
 """
     assert run(HEAD + code).stdout == "[]\n"
+
+
+@pytest.mark.parametrize("when", ["stop", "start"])
+def test_nothing_that_a_child_notes_while_its_recording_begins_is_lost(run, when: str) -> None:
+    code = f"""
+import sonde.job.sources.gc
+sonde.start(collector="off")
+class Row:
+    n: sonde.i64
+emit = sonde.table(Row, "shop.order")
+source = sonde.job.sources.gc.Source
+kept, begins, goes_on = source.{when}, threading.Event(), threading.Event()
+def do_late(self):  # in the thread that begins the recording
+    begins.set()
+    assert goes_on.wait(120)
+    time.sleep(0.2)  # for what would be lost meanwhile
+    kept(self)
+pid = os.fork()
+if pid == 0:
+    source.{when} = do_late
+    assert begins.wait(120)
+    goes_on.set()
+    emit(7)
+    with sonde.span("ship"): pass
+    sonde.stop()
+    os._exit(0)
+assert os.waitpid(pid, 0)[1] == 0
+print(pid)
+"""
+    session = sonde.open(int(run(HEAD + code).stdout))
+    for table, column, value in (("event.span", "name", "ship"), ("shop.order", "n", 7)):
+        rows = session.query(f"SELECT {column} AS value FROM {table}").to_pylist()
+        assert rows == [{"value": value}]

@@ -166,7 +166,7 @@ class Recorder:
         self._start_native_thread(writing)
         if writing.values["follow"]:
             self._environment += environ.follow_children(writing.root, writing.values)
-            _core.follow_forks(self._begin_late, DELAY_NS)
+            _core.follow_forks(self.begin_in_child, DELAY_NS)
         _core.control_state(writing.page, _core.RUNNING)
         if self.on_begin is not None:
             SourceContext(self, "profiler").guard(self.on_begin)()
@@ -215,7 +215,7 @@ class Recorder:
         """Forget the session; the writers of its tables stay, and drop their rows."""
         set_current(None)
         self._session = self._native_thread = self._emit_source = None
-        self._tables.detach()
+        self._tables.detach(soon=self._forked_from is not None)
 
     def set_on(self, on: bool) -> None:
         """Resume or pause: accept rows or drop them; sources stay in place."""
@@ -239,7 +239,7 @@ class Recorder:
     def _open_late(self, table: str) -> None:
         """Create the ring of a table at its first row, and in a new child the session as well."""
         with self.lock:
-            self._begin_in_child()
+            self.begin_in_child()
             self.leave_if_filtered()
             if self.session is not None:
                 self._tables.attach(table, self.session)
@@ -354,7 +354,7 @@ class Recorder:
             return  # a short-lived child, which was never recorded: leaving the parent's takes long
         self.leave_if_filtered()
         if is_new := has_failed and self.session is None:
-            self._begin_late()  # a child that fails at once is worth a session
+            self.begin_in_child()  # a child that fails at once is worth a session
         self.end_with_program(is_new)
 
     def end_with_program(self, is_new: bool) -> None:
@@ -374,27 +374,25 @@ class Recorder:
         parent = self._session or self._forked_from
         if parent is None:
             return
+        # Where Python did not know of the fork, nothing else is known of the child either.
+        is_followed = parent.values["follow"] and _core.forked_ns()
+        self._forked_from = parent if is_followed else None
         sources, self._sources = self._sources, {}
         self._forget_session()
         for source, _context in sources.values():
-            source.stop()
-        # Where Python did not know of the fork, nothing else is known of the child either.
-        if parent.values["follow"] and _core.forked_ns():
-            self._forked_from = parent
-            self._tables.prepare(None, soon=True)
+            (getattr(source, "leave", source.stop) if is_followed else source.stop)()
+        self._tables.prepare(None, soon=bool(is_followed))
 
-    def _begin_late(self) -> None:
+    def begin_in_child(self) -> None:
+        """In a forked child that is to be recorded: begin, unless it has begun."""
         with self.lock:
-            self._begin_in_child()
-
-    def _begin_in_child(self) -> None:
-        parent = self._forked_from
-        if parent is not None and native.find_danger(parent.values):
-            self._forked_from = None
-        elif parent is not None:
-            self.since_ns = _core.forked_ns()
-            self.start(parent.values, parent.id)
-            self.since_ns = 0
+            parent = self._forked_from
+            if parent is not None and native.find_danger(parent.values):
+                self._forked_from = None
+            elif parent is not None:
+                self.since_ns = _core.forked_ns()
+                self.start(parent.values, parent.id)
+                self.since_ns = 0
 
 
 recorder = Recorder()

@@ -26,12 +26,16 @@ if TYPE_CHECKING:
         def note(self, source: str, state: str, detail: str | None = None) -> None: ...
         def publish(self) -> None: ...
         def leave_if_filtered(self) -> bool: ...
+        def begin_in_child(self) -> None: ...
 
     class Source(Protocol):
         """A plugin that produces rows inside the job."""
 
         def start(self) -> None: ...
         def stop(self) -> None: ...
+
+        # Optional: `configure`, when a setting has changed; `publish`, to write what was held back;
+        # `at_exit`; and `leave` instead of `stop` in a forked child that is to be recorded.
 
 
 class SourceContext:
@@ -75,6 +79,14 @@ class SourceContext:
     def make_part(self, name: str) -> SourceContext:
         """Return a context for a part of the source that is switched off alone if it fails."""
         return SourceContext(self._owner, name)
+
+    def begin_in_child(self) -> None:
+        """In a forked child that is not recorded yet, begin its recording now. While another thread
+        does so, wait for it."""
+        if self._forks != _core.forks():
+            _core.undisturbed(
+                SourceContext(self._owner, "recorder").guard(self._owner.begin_in_child)
+            )
 
     def publish(self) -> None:
         """Have every source write what it has not written yet."""

@@ -64,10 +64,11 @@ class TableWriters:
         for table in self._tables.values():
             self._prepare(table, session, soon)
 
-    def detach(self) -> None:
-        """Have all writers drop their rows."""
-        for table in self._tables.values():
-            table.writer.detach()
+    def detach(self, *, soon: bool) -> None:
+        """Have all writers drop their rows, but not those of the program's own tables if a session
+        is to begin soon."""
+        for name, table in self._tables.items():
+            self._prepare(table, None, soon and not is_ours(name))
 
     def _prepare(self, table: _OpenTable, session: SessionWriter | None, soon: bool) -> None:
         """Connect a table to the session. Small rings, which are our own, are created now; large

@@ -107,33 +107,52 @@ def test_each_framework_has_rows_with_routes_and_is_left_as_it_was(run, root, so
 
 
 FORKS = """
-import os, time
+import os, threading, time
 import sonde
-def answer(app):
-    deadline = time.monotonic() + 120
-    while not before or before[0] is inherited:  # until the child has a source of its own
-        assert time.monotonic() < deadline
-        time.sleep(0.01)
-    return types.SimpleNamespace(status_code=503)
-Flask.full_dispatch_request = answer
 sonde.start(collector="off", source_request=True)
-(inherited,) = before
-task = types.SimpleNamespace(name="shop.send_mail", run=answer)
+task = types.SimpleNamespace(name="shop.send_mail", run=print)
 if (child := os.fork()) == 0:
     before.send(task_id="a", task=task)
     assert Flask().full_dispatch_request().status_code == 503
     after.send(task_id="a", task=task, retval=1, state="SUCCESS")
-    sys.exit()
+    os._exit(0)
+assert os.waitpid(child, 0)[1] == 0
+"""
+# The thread that begins the recording of a child is held up right before it starts our source.
+SLOW = """
+import sonde.job.sources.request
+begins, goes_on = threading.Event(), threading.Event()
+kept = sonde.job.sources.request.Source.start
+def start_late(source):
+    begins.set()
+    assert goes_on.wait(120)
+    time.sleep(0.2)  # for what would be missed meanwhile
+    kept(source)
+if (child := os.fork()) == 0:
+    sonde.job.sources.request.Source.start = start_late
+    assert begins.wait(120)
+    goes_on.set()
+    before.send(task_id="b", task=task)
+    after.send(task_id="b", task=task, retval=1, state="SUCCESS")
+    sys.exit(bool(not before or len(before) > 1))
 assert os.waitpid(child, 0)[1] == 0
 """
 
 
-def test_what_is_under_way_when_a_forked_child_begins_its_recording_has_a_row(run, root) -> None:
-    run(FRAMEWORKS + FORKS)
+def list_requests() -> list[tuple[object, ...]]:
     folders = [one.folder for one in list_sessions(os.environ["SONDE_DIR"])]
-    sql = "SELECT framework, status FROM python.request ORDER BY t_ns"
-    rows = sonde.open(folders).query(sql).to_pylist()
-    assert [tuple(row.values()) for row in rows] == [("celery", None), ("flask", 503)]
+    sql = "SELECT framework, status, others FROM python.request ORDER BY t_ns"
+    return [tuple(row.values()) for row in sonde.open(folders).query(sql).to_pylist()]
+
+
+def test_the_first_request_of_a_forked_child_begins_its_recording(run, root) -> None:
+    run(FRAMEWORKS + FORKS)
+    assert list_requests() == [("celery", None, 0), ("flask", 503, 1)]
+
+
+def test_a_request_that_comes_while_the_recording_of_a_child_begins_has_a_row(run, root) -> None:
+    run(FRAMEWORKS + FORKS + SLOW)
+    assert list_requests() == [("celery", None, 0), ("flask", 503, 1), ("celery", None, 0)]
 
 
 def test_without_the_source_it_says_how_to_start_it(run, root, sonde_cli) -> None:

@@ -4,70 +4,29 @@ A request that a known framework answers has its row from there, with its route.
 
 from __future__ import annotations
 
-from contextvars import ContextVar
 from functools import partial
 
-from sonde import _core
+from sonde.job.sources._covers import SERVED, Covers, UnderWay
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
     from collections.abc import Callable
     from typing import Any, TypeAlias
 
+    from sonde.job.sources._covers import Cover
+
     Described: TypeAlias = tuple[Any, Any, Any, Any]  # method, route, status, function
-    Note: TypeAlias = Callable[..., object]  # writes a row
-    Put: TypeAlias = Callable[[Any, str, Callable[[Any], Any]], None]  # in front of a method
 
 _MOST_WRAPPERS = 10  # of a server, around an application
-
-
-class InFlight:
-    """How many requests of this process are under way."""
-
-    __slots__ = ("count",)
-
-    def __init__(self) -> None:
-        self.count = 0
-
-
-class UnderWay:
-    """A request that is being answered. One that a server hands to a framework is counted once."""
-
-    __slots__ = ("_all", "_is_open", "_is_part", "is_told", "others", "status", "t_ns")
-    others: int  # that were under way when it began
-
-    def __init__(self, in_flight: InFlight, *, is_served: bool = False) -> None:
-        self._all, self._is_open, self._is_part = in_flight, True, False
-        self.is_told, self.status = False, None
-        around = None if is_served else _served.get(None)
-        # What a request has started may go on after it, with a copy of its context.
-        if around is not None and around._is_open and around._all is in_flight:
-            self._is_part = around.is_told = True
-            self.others = around.others
-        else:
-            self.others = in_flight.count
-            in_flight.count += 1
-        if is_served:
-            _served.set(self)
-        self.t_ns = _core.clock_ns()
-
-    def end(self) -> None:
-        """Stop counting it."""
-        self._is_open = False
-        if not self._is_part:
-            self._all.count -= 1
-
-
-_served: ContextVar[UnderWay | None] = ContextVar("sonde_request", default=None)
 
 
 class Servers:
     """Stands in front of the methods with which servers call an application."""
 
-    def __init__(self, put: Put, note: Note, in_flight: InFlight) -> None:
-        self._put, self._note, self._in_flight = put, note, in_flight
+    def __init__(self, covers: Covers) -> None:
+        self._covers = covers
 
-    def list_covers(self) -> list[tuple[str, str, Callable[[Any], object]]]:
+    def list_covers(self) -> list[Cover]:
         """Return modules, their classes, and what is to be done with each class."""
         handle, describe = "handle_request", _describe_gunicorn
         uvicorn = "uvicorn.protocols.http."
@@ -88,7 +47,7 @@ class Servers:
 
         def make(before: Any) -> Any:
             def call(worker: Any, *args: Any, **kwargs: Any) -> Any:
-                under_way = UnderWay(self._in_flight, is_served=True)
+                under_way = self._covers.begin(is_served=True)
                 try:
                     return before(worker, *args, **kwargs)
                 finally:
@@ -97,7 +56,7 @@ class Servers:
             return call
 
         if name in vars(kind):  # else a version that we do not know
-            self._put(kind, name, make)
+            self._covers.put(kind, name, make)
 
     def _cover_response(self, kind: Any) -> None:
         """See which status an application of Gunicorn answers with."""
@@ -105,7 +64,7 @@ class Servers:
         def make(before: Any) -> Any:
             def start_response(response: Any, *args: Any, **kwargs: Any) -> Any:
                 write = before(response, *args, **kwargs)
-                under_way = _served.get()
+                under_way = SERVED.get()
                 if under_way is not None:
                     under_way.status = getattr(response, "status", None)
                 return write
@@ -113,7 +72,7 @@ class Servers:
             return start_response
 
         if "start_response" in vars(kind):
-            self._put(kind, "start_response", make)
+            self._covers.put(kind, "start_response", make)
 
     def _cover_run(self, name: str, watch: Callable[[Any], Any], kind: Any) -> None:
         """Stand in front of a method that is given the application to run."""
@@ -125,11 +84,11 @@ class Servers:
             return run
 
         if name in vars(kind):
-            self._put(kind, name, make)
+            self._covers.put(kind, name, make)
 
     def _watch_wsgi(self, application: Any) -> Any:
         def call(environ: Any, start_response: Any) -> Any:
-            under_way = UnderWay(self._in_flight, is_served=True)
+            under_way = self._covers.begin(is_served=True)
 
             def tell(status: Any, *args: Any, **kwargs: Any) -> Any:
                 under_way.status = status
@@ -144,7 +103,7 @@ class Servers:
 
     def _watch_asgi(self, application: Any) -> Any:
         async def call(scope: Any, receive: Any, send: Any) -> Any:
-            under_way = UnderWay(self._in_flight, is_served=True)
+            under_way = self._covers.begin(is_served=True)
 
             async def tell(message: Any) -> None:
                 if message.get("type") == "http.response.start":
@@ -159,10 +118,10 @@ class Servers:
         return call
 
     def _end(self, under_way: UnderWay, framework: str, describe: Any, request: Any) -> None:
-        _served.set(None)
+        SERVED.set(None)
         under_way.end()
         if not under_way.is_told:
-            self._note(under_way, framework, describe, request, under_way.status)
+            self._covers.note(under_way, framework, describe, request, under_way.status)
 
 
 def _describe_gunicorn(worker: Any, args: Any, status: Any) -> Described:
