@@ -335,10 +335,14 @@ def test_gpus_of_others_are_not_judged() -> None:
 def test_a_job_that_uses_no_gpu_is_not_blamed_for_it() -> None:
     advice = judge(record(60, gpu={"util_pct": 0.0, "memory_used_bytes": 10**6}))
     assert find(advice) == set()
-    others = {"util_pct": 5.0, "memory_used_bytes": 70 * GB}
-    assert find(judge(record(60, gpu=others))) != set()
-    own = {"torch_memory": lambda _t: _hold(device="cpu")}
-    assert find(judge(record(60, gpu=others, **own))) == set()
+    # Someone else's job is on the GPU.
+    others = {"gpu": {"util_pct": 5.0, "memory_used_bytes": 70 * GB},
+              "gpu_process": {"gpu": 0, "process": None, "memory_bytes": 70 * GB}}  # fmt: skip
+    assert find(judge(record(60, **others))) == set()
+    assert find(judge(record(60, **others, torch_memory=lambda _t: _hold(device="cpu")))) == set()
+    assert (
+        find(judge(record(60, **others, torch_memory=lambda _t: _hold(device="cuda:0")))) != set()
+    )
 
 
 def test_the_originals_thresholds_and_gpu_0_alone_give_its_votes() -> None:

@@ -18,6 +18,7 @@ import sonde
 from conftest import find_processes, wait_for
 from sonde.collector import loop, retention
 from sonde.collector.process_end import KillCounts
+from sonde.collector.sensors import _gpu_client
 from sonde.collector.sensors._files import Reader
 from sonde.session import Session, list_sessions
 from sonde.session.schema import i64
@@ -275,6 +276,7 @@ for _ in range(99):
         "SELECT COUNT(*) AS n, COUNT(DISTINCT pid) AS p FROM sonde.session"
     )
     assert rows.to_pylist() == [{"n": 100, "p": 100}]
+    monkeypatch.setattr(_gpu_client, "_SIGNS", ())  # or a process that queries GPUs would stay
     sealing = loop.Collector(str(root))
     monkeypatch.setattr(loop, "SEAL_S", 0.0)
     sealing.step(0.0)

@@ -19,7 +19,8 @@ PLAIN = {
     "memory_total_bytes": 80 * 2**30, "power_w": 100.0, "power_limit_w": 700.0, "sm_clock_mhz": 1980,
     "sm_clock_max_mhz": 1980, "memory_clock_mhz": 2619, "temperature_c": 40, "throttle": 0,
     "pcie_gen": 5, "pcie_gen_max": 5, "pcie_width": 16, "pcie_width_max": 16, "received_per_s": 0,
-    "sent_per_s": 0, "corrected": 0, "uncorrected": 0, "processes": [], "errors": [], "lost": False,
+    "sent_per_s": 0, "corrected": 0, "uncorrected": 0, "processes": [], "minor": None,
+    "errors": [], "lost": False,
 }  # fmt: skip
 now: dict = {"gpus": []}
 
@@ -91,6 +92,7 @@ for _name, _read in {
     ),
     "nvmlDeviceGetName": lambda gpu: gpu["name"],
     "nvmlDeviceGetUUID": lambda gpu: gpu["uuid"],
+    "nvmlDeviceGetMinorNumber": lambda gpu: gpu["minor"],
     "nvmlDeviceGetPowerUsage": lambda gpu: int(gpu["power_w"] * 1000),
     "nvmlDeviceGetEnforcedPowerLimit": lambda gpu: int(gpu["power_limit_w"] * 1000),
     "nvmlDeviceGetClockInfo": lambda gpu, kind: gpu[

@@ -42,7 +42,8 @@ def until_over() -> Iterator[int]:
 def show_gpu(util_pct: float) -> None:
     """Have the collector find a GPU that is so busy, and three quarters full."""
     folder = Path(os.environ["SONDE_NVML"])
-    gpu = {"util_pct": util_pct, "memory_used_bytes": 60 * 2**30, "power_w": 600.0}
+    gpu = {"util_pct": util_pct, "memory_used_bytes": 60 * 2**30, "power_w": 600.0,
+           "processes": [(os.getpid(), 60 * 2**30)]}  # fmt: skip
     step = {"at": 0, "gpus": [gpu]}
     hidden = folder / "script.new"
     hidden.write_text(json.dumps({"begun_s": time.monotonic(), "repeat_s": 0, "steps": [step]}))

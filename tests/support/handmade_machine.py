@@ -103,9 +103,19 @@ class Machine:
         """Reader once, a period after the look before."""
         self.now_ns += self.every_ns
         passed_s = (self.now_ns - self.start_ns) / 1e9
+        changes = {"gpu_process": self._own_all(changes, passed_s), **changes}
         for table in {**HEALTHY, **changes}:
             for values in _make_rows(table, changes.get(table, {}), passed_s):
                 self._write(table, values)
+
+    def _own_all(self, changes: Mapping[str, Change], passed_s: float) -> Change:
+        """The job computes on every GPU that is full, unless it is said who does."""
+        gpus = _make_rows("gpu", changes.get("gpu", {}), passed_s)
+        return [
+            {"gpu": row["gpu"], "process": os.getpid(), "memory_bytes": row["memory_used_bytes"]}
+            for row in gpus
+            if (row["memory_used_bytes"] or 0) > GB  # type: ignore[operator]
+        ]
 
     def _write(self, table: str, values: Values) -> None:
         row, blank = find_row(table), make_blank(table)

@@ -158,12 +158,12 @@ def find_warm_up(recording: Recording, since_ns: int, until_ns: int) -> int:
 
 
 def find_job_gpus(recording: Recording) -> str:
-    """Return an SQL condition for the GPUs on which the job's processes have memory. Where that is
-    unknown (a container sees no pids), it holds for all that were used at all, unless torch says
-    that the job has no memory on any: another job may use them."""
+    """Return an SQL condition for the GPUs that the job's processes compute on. If only torch says
+    that they do (their files may not be looked at), it holds for all GPUs that were used at all;
+    whatever others do on the GPUs is not this job's."""
     used = _list_pairs(recording, "system.gpu_process WHERE process IS NOT NULL")
-    on_cpu = "SELECT bool_and(device = 'cpu') AS only FROM python.torch_memory"
-    if not used and not recording.query(on_cpu)["only"][0].as_py():
+    on_gpu = "SELECT bool_or(device LIKE 'cuda%') AS some FROM python.torch_memory"
+    if not used and recording.query(on_gpu)["some"][0].as_py():
         at_work = "util_pct >= 1 OR memory_used_bytes >= 0.02 * memory_total_bytes"
         used = _list_pairs(recording, f"system.gpu WHERE {at_work}")
     return f"((host, gpu) IN ({', '.join(used)}))" if used else "FALSE"

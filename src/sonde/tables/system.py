@@ -257,9 +257,10 @@ class GpuProcess:
     gpu: i64 = column("index of the GPU")
     process: i64 | None = column(
         "pid; NULL for all other processes together. In a container NVML may report the machine's "
-        "pids; then every process counts among the others"
+        "pids; then a process is known by the driver that it has open, and its memory is "
+        "counted among the others'"
     )
-    memory_bytes: i64 | None = column("memory in use", "bytes")
+    memory_bytes: i64 | None = column("memory in use; NULL if it is unknown", "bytes")
 
 
 class KernelLog:

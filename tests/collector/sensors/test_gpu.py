@@ -15,7 +15,7 @@ import pytest
 import sonde
 from conftest import find_processes, wait_for
 from sonde.collector.sensor_schedule import Guarded
-from sonde.collector.sensors import _gpu_client, gpu
+from sonde.collector.sensors import _gpu_client, _gpu_users, gpu
 from sonde.collector.sensors._files import Reader
 from sonde.errors import Unavailable
 
@@ -139,6 +139,35 @@ def test_memory_is_told_apart_by_process(fake_nvml, reader: Reader, sensor, star
     assert [(row["gpu"], row["process"], row["memory_bytes"]) for row in rows] == [
         (0, os.getpid(), 100), (0, child.pid, 20), (0, None, 7), (1, child.pid, None),
     ]  # fmt: skip
+
+
+def test_a_process_that_nvml_does_not_name_is_known_by_the_driver_it_has_open(
+    fake_nvml, tmp_path: Path, monkeypatch
+) -> None:
+    monkeypatch.setattr(_gpu_users, "_FIRST_S", 0.0)
+    proc = tmp_path / "proc"
+    files = proc / "50" / "fd"
+    files.mkdir(parents=True)
+    (proc / "loadavg").write_text("0.1 0.1 0.1 1/10 50\n")
+    fields = ["S", "1", *["0"] * 9, "7", "5", *["0"] * 4, "1", "0", "7", "4096", "10"]
+    (proc / "50" / "stat").write_text(f"50 (python) {' '.join(fields)} 0 0\n")
+    for at, name in enumerate(("/dev/nvidiactl", "/dev/nvidia0", "/dev/nvidia5", "/dev/null")):
+        (files / str(at)).symlink_to(name)
+    reader = Reader(str(proc))
+    sensor = gpu.Sensor(reader)
+    others = {"processes": [[2**22 - 1, 3]]}
+    fake_nvml({"gpus": [{"minor": 4, **others}, {"minor": 5, **others}]})
+
+    def look() -> list[tuple[object, ...]]:
+        rows = see(reader, sensor, 50, gpu.GpuProcess)
+        return [(row["gpu"], row["process"], row["memory_bytes"]) for row in rows]
+
+    assert look() == [(0, None, 3), (1, None, 3)]  # it asks how the GPUs are
+    (files / "9").symlink_to("/dev/nvidia-uvm")
+    assert look() == [(0, None, 3), (1, None, 3), (1, 50, None)]
+    (files / "9").unlink()
+    assert look()[-1] == (1, 50, None)  # it was seen to compute
+    reader.close()
 
 
 # ---- what goes wrong --------------------------------------------------------------------------

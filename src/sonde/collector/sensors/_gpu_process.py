@@ -90,6 +90,7 @@ class Nvml:
         values = {
             "name": _text(self._ask("nvmlDeviceGetName", handle)),
             "uuid": uuid,
+            "minor": self._ask("nvmlDeviceGetMinorNumber", handle),  # of /dev/nvidia0
             "power_limit_w": limit / 1000 if isinstance(limit, int) else None,
             "sm_clock_max_mhz": self._ask("nvmlDeviceGetMaxClockInfo", handle, 1),
             "pcie_gen": self._ask("nvmlDeviceGetCurrPcieLinkGeneration", handle),

@@ -5,9 +5,10 @@ from __future__ import annotations
 from collections.abc import Iterator
 from typing import Any
 
-from sonde.collector.sensors._descendants import Tree
+from sonde.collector.sensors._descendants import Node, Tree
 from sonde.collector.sensors._files import Past, Reader, Row
 from sonde.collector.sensors._gpu_client import Gpus
+from sonde.collector.sensors._gpu_users import GpuUsers
 from sonde.tables.system import Gpu, GpuProcess
 
 # The columns from `gpu` to the counters, which the answer contains under the same names.
@@ -21,6 +22,7 @@ class Sensor:
     def __init__(self, reader: Reader) -> None:
         self._reader, self._past = reader, Past()
         self._gpus, self._tree = reader.share(Gpus), reader.share(Tree)
+        self._users = GpuUsers(reader)
         self._answer: tuple[int, list[dict[str, Any]]] = (-1, [])
         self._asked: set[object] = set()
         self.detail: str | None = None
@@ -61,13 +63,27 @@ class Sensor:
         is 0."""
         if self._answer[0] != self._reader.number:
             return
-        mine = {node.pid for node, _depth in self._tree.list_below(pid)}
+        below = [node for node, _depth in self._tree.list_below(pid)]
+        mine = {node.pid for node in below}
+        named: set[int] = set()
         for gpu in self._answer[1]:
             others: int | None = None
             for process, used in gpu["processes"] or []:
                 if process in mine or pid == 0:
+                    named.add(process)
                     yield GpuProcess, (gpu["t_ns"], gpu["gpu"], process, used)
                 elif used is not None:
                     others = (others or 0) + used
             if others is not None:
                 yield GpuProcess, (gpu["t_ns"], gpu["gpu"], None, others)
+        if pid:
+            yield from self._list_unnamed([node for node in below if node.pid not in named])
+
+    def _list_unnamed(self, nodes: list[Node]) -> Iterator[Row]:
+        """Yield who computes on a GPU though NVML does not name it: how much memory is unknown."""
+        for node in nodes:
+            numbers = self._users.find(node)
+            for gpu in self._answer[1] if numbers is not None else []:
+                number = gpu["gpu"] if gpu.get("minor") is None else gpu["minor"]
+                if not numbers or number in numbers:
+                    yield GpuProcess, (gpu["t_ns"], gpu["gpu"], node.pid, None)
