@@ -14,7 +14,7 @@ USUAL = {
     "piece": 0, "host": "alpha", "pid": 7, "readings": 1000, "rest_pct": 5.0, "thread": 7, "name": "list_search",
     "file": "/job/app.py", "lineno": 8, "func": "add", "call": "list.__contains__", "is_request": False,
     "time_pct": 60.0, "waiting_pct": 0.0, "queue_pct": 0.0, "cpu_pct": 60.0,
-    "given_pct": 100.0, "method": None, "stretch_s": 0.05, "others_pct": 0.0,
+    "given_pct": 100.0, "method": None, "depth": 2, "stretch_s": 0.05, "others_pct": 0.0,
 }  # fmt: skip
 Row = namedtuple("Row", USUAL)
 
@@ -61,6 +61,15 @@ def test_a_method_of_the_programs_own_is_named_beside_the_line_that_needs_it() -
     found = judge({"name": "own_equality", "call": "builtins.hash", "method": "State.__hash__"})
     assert found.evidence["call"] == "State.__hash__"
     assert found.lost_pct == 60
+
+
+def test_of_calls_inside_of_each_other_the_innermost_is_named() -> None:
+    log = {"name": "logging", "depth": 5, "time_pct": 90.0}
+    sync = {"name": "fsync", "depth": 0, "lineno": 3, "call": "posix.fsync"}
+    assert "fsync" in judge(log, {**sync, "time_pct": 85.0}).title
+    assert "Logging" in judge(log, {**sync, "time_pct": 30.0}).title  # it explains little
+    json = {"name": "json", "depth": 0, "time_pct": 89.0}  # may be what the program is for
+    assert "Logging" in judge(log, json).title
 
 
 def test_another_thread_counts_where_the_main_thread_only_waits() -> None:

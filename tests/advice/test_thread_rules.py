@@ -6,7 +6,14 @@ from collections import namedtuple
 
 import pytest
 
-from sonde.advice.rules import gc_pauses, gil_bound, input_bound, pool_overhead, stalled_waits
+from sonde.advice.rules import (
+    gc_pauses,
+    gil_bound,
+    input_bound,
+    narrow_pool,
+    pool_overhead,
+    stalled_waits,
+)
 from sonde.advice.verdict import Limits, Verdict
 
 STALLED = {
@@ -15,7 +22,7 @@ STALLED = {
     "is_task": False, "all_s": 9.5, "lengths": [0.5] * 19,
 }  # fmt: skip
 Stalled = namedtuple("Stalled", STALLED)
-CALL = {"call": "builtins.sorted", "longest_ns": 4e8, "kept_threads": 3, "kept_pct": 80.0,
+CALL = {"call": "builtins.sorted", "wait": None, "longest_ns": 4e8, "kept_threads": 3, "kept_pct": 80.0,
         "file": "/job/big.py", "lineno": 3, "func": "order"}  # fmt: skip
 GIL = {
     "piece": 0, "pid": 7, "readings": 1000, "held_pct": 95.0, "threads": 1, "waiting_pct": 0.0,
@@ -73,6 +80,15 @@ def test_a_call_that_keeps_the_gil_is_told_with_its_line(
     assert not told or found.line == "/job/big.py:3 in order"
 
 
+def test_a_call_that_waits_and_keeps_the_gil_is_told_apart() -> None:
+    limits = Limits({name: limit.default for name, limit in gil_bound.LIMITS.items()})
+    resting = {**CALL, "call": None, "wait": "network"}
+    (found,) = gil_bound.judge([Gil(**GIL | {"long_call": resting})], limits)
+    assert found.fired and "native call waits" in found.title
+    assert found.evidence["waits_for"] == "the network"
+    assert "call" not in found.evidence
+
+
 LOADING = {
     "piece": 0, "rank": None, "steps": 100, "step_s": 10.0, "wait_s": 3.0, "dataset": "Examples",
     "workers": 1, "prefetch_factor": 8, "cores": 2.0, "fetch_s": 2.0, "alive_s": 10.0, "cpu_s": 1.9,
@@ -96,7 +112,8 @@ def test_workers_that_rest_are_late_where_others_have_the_processors(
 
 POOL = {
     "piece": 0, "host": "alpha", "task_ns": 1e9, "moving_ns": 6e9, "pickling_ns": 5e9,
-    "readings": 1000, "piece_s": 10.0, "file": "/job/score.py", "lineno": 16, "func": "score_all",
+    "readings": 1000, "piece_s": 10.0, "moved_bytes": 1e6, "file": "/job/score.py", "lineno": 16,
+    "func": "score_all",
 }  # fmt: skip
 Pool = namedtuple("Pool", POOL)
 
@@ -107,11 +124,19 @@ def judge_pool(**change: object) -> Verdict:
     return verdict
 
 
-@pytest.mark.parametrize(("pickling_ns", "cause"), [(5e9, "is large"), (1e9, "too small")])
+@pytest.mark.parametrize(
+    ("change", "cause"),
+    [
+        ({}, "is large"),
+        ({"pickling_ns": 1e9}, "too small"),
+        ({"pickling_ns": 1e9, "moved_bytes": None}, "too small"),
+        ({"pickling_ns": 1e9, "moved_bytes": 4e9}, "is large"),  # pipes take long, too
+    ],
+)
 def test_a_pool_that_hands_over_more_than_it_works_is_a_warning(
-    pickling_ns: float, cause: str
+    change: dict[str, object], cause: str
 ) -> None:
-    found = judge_pool(pickling_ns=pickling_ns)
+    found = judge_pool(**change)
     assert (found.fired, found.severity) == (True, "warning")
     assert found.line == "/job/score.py:16 in score_all"
     assert cause in found.title
@@ -127,6 +152,33 @@ def test_a_pool_that_hands_over_more_than_it_works_is_a_warning(
 )
 def test_another_pool_is_not(change: dict[str, object]) -> None:
     assert not judge_pool(**change).fired
+
+
+NARROW = {
+    "piece": 0, "pid": 7, "threads": 1, "readings": 1000, "asking_pct": 95.0, "working_pct": 99.0,
+    "waiting_pct": 98.0, "wait": "network", "file": "/job/fetch.py", "lineno": 14, "func": "batch",
+}  # fmt: skip
+Narrow = namedtuple("Narrow", NARROW)
+
+
+@pytest.mark.parametrize(
+    ("change", "told"),
+    [
+        ({}, True),
+        ({"threads": 2}, False),
+        ({"asking_pct": 20.0}, False),  # the main thread has other work
+        ({"working_pct": 30.0}, False),  # it is the main thread that is late
+        ({"waiting_pct": 10.0}, False),  # it works: more threads would wait for the GIL
+    ],
+)
+def test_a_pool_of_one_thread_that_waits_is_a_warning(
+    change: dict[str, object], told: bool
+) -> None:
+    limits = Limits({name: limit.default for name, limit in narrow_pool.LIMITS.items()})
+    (found,) = narrow_pool.judge([Narrow(**NARROW | change)], limits)
+    assert found.fired is told
+    assert (found.severity, found.line) == ("warning", "/job/fetch.py:14 in batch")
+    assert found.evidence["mostly_for"] == "the network"
 
 
 GC = {

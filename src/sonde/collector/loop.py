@@ -76,7 +76,8 @@ class Watched:
         self.refresh()
 
     def refresh(self) -> None:
-        """Read the session's settings again."""
+        """Read the session's settings again, and its rank, which is archived with its rows."""
+        self.session.refresh()
         values = self.session.read_config()
         self.archive = bool(values["archive"]) and find_archive_problem() is None
         self.is_shipped = self.archive and bool(values["archive.to"])

@@ -43,6 +43,11 @@ class Session:
         self._sealed: Sealed | None = None  # never changes once it is written
         self.start_wall_ns, self.wall_offset_ns = meta.wall_ns, meta.wall_ns - meta.monotonic_ns
 
+    def refresh(self) -> None:
+        """Read again what may have become known since: which rank the process is."""
+        self.meta = self._read_meta()
+        self.rank = self.meta.rank
+
     def path(self, *parts: str) -> str:
         """Return the path of a file of this session."""
         return os.path.join(self.folder, *parts)
@@ -184,7 +189,7 @@ class Session:
 
 
 def _identify(path: str) -> tuple[int, int, int]:
-    """Return what changes when a file does: meta.json and sealed.json are written once."""
+    """Return what changes when a file does: meta.json may be written twice, sealed.json once."""
     status = os.lstat(path)
     return status.st_ino, status.st_size, status.st_mtime_ns
 

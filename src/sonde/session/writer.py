@@ -108,6 +108,15 @@ class SessionWriter:
         except (FileNotFoundError, Damaged):
             return []
 
+    def learn_rank(self, rank: int, world_size: int) -> None:
+        """Write down which rank of its job this process is, unless its launcher has said so."""
+        if self.meta.rank is None:
+            self.meta.rank, self.meta.world_size = rank, world_size
+            try:
+                self.meta.write(os.path.join(self.folder, META))
+            except OSError as error:  # a full disk: what follows is recorded without it
+                self.log(f"the rank could not be written: {error}")
+
     def log(self, line: str) -> None:
         """Add a line to the session's log."""
         log(self.folder, line)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import signal
 from pathlib import Path
 
@@ -296,3 +297,27 @@ def test_nccl_is_seen_with_the_time_of_the_device(tmp_path: Path) -> None:
     ] * 20
     assert all(row["state"] == "ended" and row["dur_ns"] > 0 for row in rows)
     assert rows[-1]["device_dur_ns"] > 0
+
+
+ARGUED = """
+import sonde; sonde.start()
+import os, torch, torch.distributed as dist
+how = {"init_method": "file://" + os.environ["MEET"], "world_size": 2, "rank": int(os.environ["MINE"])}
+dist.init_process_group("gloo", **how)
+dist.all_reduce(torch.ones(3))
+dist.destroy_process_group()
+"""
+
+
+def test_a_process_that_got_its_rank_as_an_argument_has_it(tmp_path: Path, torch_zygote) -> None:
+    script = tmp_path / "argued.py"
+    script.write_text(ARGUED)
+    env = {key: value for key, value in os.environ.items() if key not in ("RANK", "WORLD_SIZE")}
+    env |= {"SONDE_COLLECTOR": "off", "SONDE_DIR": str(tmp_path / "sonde"), "OMP_NUM_THREADS": "1"}
+    env["MEET"] = str(tmp_path / "meet")
+    finish([torch_zygote.start([str(script)], {**env, "MINE": str(at)}) for at in range(2)])
+    rows = ask(tmp_path, "SELECT rank, world_size FROM sonde.session ORDER BY rank")
+    assert rows == [{"rank": 0, "world_size": 2}, {"rank": 1, "world_size": 2}]
+    assert ask(tmp_path, "SELECT DISTINCT rank FROM python.collective ORDER BY 1") == [
+        {"rank": 0}, {"rank": 1}
+    ]  # fmt: skip

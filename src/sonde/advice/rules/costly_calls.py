@@ -30,6 +30,9 @@ LIMITS = {
     "answers_pct": Limit(
         65, "of the time that it waits, other threads of the same process work: they answer it"
     ),
+    "inner_pct": Limit(
+        80, "of the time of one kind of call that another one, further in, takes: it is the cause"
+    ),
     "rest_pct": Limit(
         70, "of the main thread's time, less its queueing, spent waiting: others count, too"
     ),
@@ -106,6 +109,7 @@ hit AS (
          SUM(wall_ns) FILTER (idle) AS idle_ns, SUM(queue_ns) AS queue_ns,
          SUM(cpu_ns) AS cpu_ns, SUM(stretches) AS stretches,
          ARG_MAX(COALESCE(total.call, ''), wall_ns) AS call, ARG_MAX(method, wall_ns) AS method,
+         ARG_MAX(caller.depth, wall_ns) AS depth,
          BOOL_OR(outside.depth > caller.depth) AS is_request
   FROM total JOIN caller
     ON caller.stack = total.stack AND (caller.call IS NULL OR caller.call = total.call)
@@ -123,7 +127,7 @@ process AS (
          MAX(idle_ns / able_ns) FILTER (thread = pid) * 100 AS rest_pct,
          SUM(alive_ns - idle_ns) AS work_ns FROM thread
   WHERE alive_ns > 0 GROUP BY ALL)
-SELECT piece, host, pid, readings, rest_pct, thread, name, file, lineno, func, call, method,
+SELECT piece, host, pid, readings, rest_pct, thread, name, file, lineno, func, call, method, depth,
        COALESCE(is_request, FALSE) AS is_request, hit.wall_ns / alive_ns * 100 AS time_pct,
        COALESCE(hit.idle_ns, 0) / alive_ns * 100 AS waiting_pct,
        COALESCE(hit.queue_ns, 0) / alive_ns * 100 AS queue_pct,
@@ -167,7 +171,7 @@ def _judge_process(piece: int, rows: list[Any], limits: Limits) -> Verdict:
     who = f"pid {rows[0].pid}"
     if not hits:
         return Verdict(piece, False, readings=rows[0].readings, who=who)
-    worst = max(hits, key=lambda row: (_is_severe(row), _share(row)))
+    worst = _find_innermost(max(hits, key=lambda row: (_is_severe(row), _share(row))), hits, limits)
     kind, share = _BY_NAME[worst.name], _share(worst)
     evidence: dict[str, float | str | None] = {
         "time_pct": worst.time_pct,
@@ -182,6 +186,17 @@ def _judge_process(piece: int, rows: list[Any], limits: Limits) -> Verdict:
         readings=rows[0].readings, who=who, title=kind.title,
         todo=kind.instead, line=show_place(worst.file, worst.lineno, worst.func),
     )  # fmt: skip
+
+
+def _find_innermost(worst: Any, hits: list[Any], limits: Limits) -> Any:
+    """Return what explains nearly all of the worst and lies inside of it: a log that calls fsync
+    is slow because of that, whoever writes to it."""
+    inner = [
+        row for row in hits
+        if (row.thread, _is_severe(row)) == (worst.thread, _is_severe(worst))
+        and row.depth < worst.depth and _share(row) >= limits.inner_pct / 100 * _share(worst)
+    ]  # fmt: skip
+    return min(inner, key=lambda row: row.depth, default=worst)
 
 
 def _counts(row: Any, rows: list[Any], limits: Limits) -> bool:

@@ -14,13 +14,16 @@ from typing import Any
 
 from sonde.advice.rules._code import PLACE, show_place
 from sonde.advice.verdict import Limit, Limits, Rows, Verdict
+from sonde.analysis.wait_words import describe_wait
 
 NEEDS = ("python.stack_sample.gil", "python.stack_sample.wait")
 LIMITS = {
     "held_pct": Limit(80, "of the time in which some thread holds the GIL"),
     "waiting_pct": Limit(50, "of the time, added up over threads, spent waiting for it"),
     "share_pct": Limit(5, "of the time in which a thread must hold it to count as a contender"),
-    "call_s": Limit(0.1, "of processor time in one call of C that keeps it: that is long"),
+    "call_s": Limit(
+        0.1, "of processor time, or of waiting, in one call of C that keeps it: that is long"
+    ),
     "calls_pct": Limit(20, "of the time in which such calls keep it"),
     "kept_pct": Limit(30, "of a thread's time spent waiting for it meanwhile"),
 }
@@ -35,16 +38,18 @@ WITH sample AS (
   FROM python.stack_sample WHERE {{inside}}
   WINDOW moments AS (PARTITION BY host, pid, thread ORDER BY t_ns)),
 stretch AS (
-  SELECT piece, host, pid, thread, stack, call, number, SUM(wall_ns) AS wall_ns
+  SELECT piece, host, pid, thread, stack, call, number, SUM(wall_ns) AS wall_ns,
+         ARG_MAX(wait, wall_ns) FILTER (idle) AS wait
   FROM (SELECT *, SUM(is_new::INT) OVER (PARTITION BY host, pid, thread ORDER BY t_ns) AS number
-        FROM sample) WHERE gil AND call IS NOT NULL
-  GROUP BY ALL HAVING SUM(cpu_ns) >= {{call_s}} * 1e9),
+        FROM sample) WHERE gil AND (call IS NOT NULL OR idle)
+  GROUP BY ALL HAVING GREATEST(SUM(cpu_ns), SUM(wall_ns) FILTER (idle)) >= {{call_s}} * 1e9),
 keeper AS (
   SELECT piece, host, pid, ARG_MAX(thread, wall_ns) AS thread, SUM(wall_ns) AS wall_ns,
          ARG_MAX(stack, wall_ns) AS stack, ARG_MAX(call, wall_ns) AS call,
-         MAX(longest_ns) AS longest_ns
+         ARG_MAX(wait, wall_ns) AS wait, MAX(longest_ns) AS longest_ns
   FROM (SELECT piece, host, pid, thread, stack, call, SUM(wall_ns) AS wall_ns,
-               MAX(wall_ns) AS longest_ns FROM stretch GROUP BY ALL) GROUP BY 1, 2, 3),
+               ARG_MAX(wait, wall_ns) AS wait, MAX(wall_ns) AS longest_ns
+        FROM stretch GROUP BY ALL) GROUP BY 1, 2, 3),
 line AS (
   SELECT piece, host, pid, thread, stack, COUNT(*) AS rows, SUM(wall_ns) AS all_ns,
          COALESCE(SUM(wall_ns) FILTER (gil), 0) AS held_ns,
@@ -93,6 +98,12 @@ _LONG = (
     "what this call does can run in another process (ProcessPoolExecutor), in smaller parts with "
     "something of Python in between, or in a library that gives the GIL away (numpy, hashlib)",
 )
+_RESTING = (
+    "A native call waits, and keeps the GIL meanwhile: the other threads stand still",
+    "have the extension give the GIL away around what waits (Py_BEGIN_ALLOW_THREADS, `with nogil` "
+    "in Cython, gil_scoped_release in pybind11), call it through ctypes.CDLL and not PyDLL, or "
+    "move it to another process",
+)
 
 
 def judge(rows: Rows, limits: Limits) -> Iterator[Verdict]:
@@ -117,8 +128,11 @@ def judge(rows: Rows, limits: Limits) -> Iterator[Verdict]:
 
 
 def _judge_call(row: Any, call: dict[str, Any]) -> Verdict:
+    title, todo = _LONG if call["wait"] is None else _RESTING
+    what = {"call": call["call"]} if call["call"] else {}
+    waits = {} if call["wait"] is None else {"waits_for": describe_wait((), call["wait"])}
     evidence = {
-        "call": call["call"], "in_such_calls_pct": row.calls_pct,
+        **what, **waits, "in_such_calls_pct": row.calls_pct,
         "max_without_a_break_ns": call["longest_ns"], "waiting_threads": call["kept_threads"],
         "of_their_time_waiting_pct": call["kept_pct"],
     }  # fmt: skip
@@ -129,7 +143,7 @@ def _judge_call(row: Any, call: dict[str, Any]) -> Verdict:
         severity="warning",
         readings=row.readings,
         who=f"pid {row.pid}",
-        title=_LONG[0],
-        todo=_LONG[1],
+        title=title,
+        todo=todo,
         line=show_place(call["file"], call["lineno"], call["func"]),
     )

@@ -23,11 +23,13 @@ LIMITS = {
     "moving_pct": Limit(50, "of the time of tasks and of handing them over spent on the latter"),
     "least_pct": Limit(15, "of a processor that handing over uses, at least"),
     "pickling_pct": Limit(50, "of that spent on pickling, from which what is sent is large"),
+    "rate_bytes": Limit(5e7, "sent in a second of it, from which what is sent is large as well"),
 }
 _POOL = "(file LIKE '%/multiprocessing/pool.py' OR file LIKE '%/concurrent/futures/process.py')"
 _PIPES = "regexp_matches(file, '/multiprocessing/(queues|connection|reduction|synchronize)\\.py$')"
 # A worker's stack has the frames of its parent below those of the pool's loop (`worker`), if it was
 # forked. A task is what that loop calls, apart from the pipes; a task in C has no frame of its own.
+# What goes through a pipe is written by one process and read by another.
 SQL = f"""
 WITH sample AS (
   SELECT {{piece}} AS piece, host, pid, stack, call, SUM(wall_ns) AS wall_ns,
@@ -64,13 +66,17 @@ total AS (
          COALESCE(SUM(cpu_ns) FILTER (is_moving), 0)::DOUBLE AS moving_ns,
          COALESCE(SUM(cpu_ns) FILTER (is_moving AND (is_worker AND call IS NULL
            OR call LIKE '_pickle.%')), 0)::DOUBLE AS pickling_ns, COUNT(*) AS readings
-  FROM part GROUP BY 1, 2 HAVING BOOL_OR(is_worker))
+  FROM part GROUP BY 1, 2 HAVING BOOL_OR(is_worker)),
+moved AS (
+  SELECT {{piece}} AS piece, host,
+         LEAST(SUM(asked_read_bytes), SUM(asked_write_bytes))::DOUBLE AS moved_bytes
+  FROM system.process WHERE {{inside}} GROUP BY 1, 2)
 SELECT piece, host, task_ns, moving_ns, pickling_ns, readings, {{piece_s}}::DOUBLE AS piece_s,
-       place.file AS file, place.lineno AS lineno, place.func AS func
-FROM total LEFT JOIN top USING (piece, host)
+       moved_bytes, place.file AS file, place.lineno AS lineno, place.func AS func
+FROM total LEFT JOIN top USING (piece, host) LEFT JOIN moved USING (piece, host)
 """
 _LARGE = (
-    "What is sent to and from a pool of processes is large: pickling it takes more than the work",
+    "What is sent to and from a pool of processes is large: moving it takes more than the work",
     "a bound method or a partial is sent with its whole object, for each task: let workers load "
     "the data themselves or inherit it (an initializer, a global before the fork), send keys or "
     "paths, return sums instead of tables, or use multiprocessing.shared_memory",
@@ -88,13 +94,15 @@ def judge(rows: Rows, limits: Limits) -> Iterator[Verdict]:
         used_pct = row.moving_ns / row.piece_s / 1e7
         pickling_pct = 100 * row.pickling_ns / max(1.0, row.moving_ns)
         fired = moving_pct >= limits.moving_pct and used_pct >= limits.least_pct
-        yield _judge(row, fired, pickling_pct >= limits.pickling_pct, {
+        rate_bytes = (row.moved_bytes or 0.0) / max(1e-9, row.moving_ns / 1e9)
+        is_large = pickling_pct >= limits.pickling_pct or rate_bytes >= limits.rate_bytes
+        yield _judge(row, fired, is_large, {
             "handing_over_pct": moving_pct, "of_that_pickling_pct": pickling_pct,
-            "processor_used_for_it_pct": used_pct,
+            "processor_used_for_it_pct": used_pct, "sent_bytes": row.moved_bytes,
         })  # fmt: skip
 
 
-def _judge(row: Any, fired: bool, is_large: bool, evidence: dict[str, float]) -> Verdict:
+def _judge(row: Any, fired: bool, is_large: bool, evidence: dict[str, float | None]) -> Verdict:
     title, todo = _LARGE if is_large else _SMALL
     return Verdict(
         row.piece, fired, evidence, severity="warning", readings=row.readings, title=title,

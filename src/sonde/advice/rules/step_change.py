@@ -34,7 +34,8 @@ LIMITS = {
 }
 _FEW = 4  # steps in a part
 # What steps take in each part of the time, and where the main thread works or waits meanwhile. It
-# is left out where a library waits for threads of its own, which may be short of a processor.
+# is left out where a library waits for threads of its own, which may be short of a processor, and
+# where a collective waits for another rank: what that one does is its own change.
 # A part is a tenth of a piece; of a long recording more, so that there are no more than 600.
 _PART_US = "(GREATEST({piece_s} / 10, {piece_s} * ({last_piece} + 1) / 600) * 1e6)::BIGINT"
 SQL = f"""
@@ -47,6 +48,8 @@ timed AS (
          MEDIAN(dur_ns) / 1e9 AS step_s, MEDIAN(forward_ns) / 1e9 AS forward_s,
          MEDIAN(backward_ns) / 1e9 AS backward_s, epoch_us(MIN(ts)) AS begin_us
   FROM step GROUP BY part, host, pid),
+collective AS (
+  SELECT DISTINCT stack FROM python.frame WHERE file LIKE '%/torch/distributed/%'),
 sample AS (
   SELECT epoch_us(ts) // {_PART_US} AS part, host, pid, stack,
          CASE WHEN idle THEN COALESCE(wait, '') END AS kind, ANY_VALUE(call) AS call,
@@ -54,6 +57,7 @@ sample AS (
   FROM python.stack_sample SEMI JOIN timed USING (host, pid)
   WHERE {{inside}} AND thread = pid AND NOT (
     idle AND wait = 'lock' AND call IS NOT NULL AND NOT starts_with(call, '_thread.'))
+    AND NOT (idle AND stack IN (FROM collective))
   GROUP BY ALL),
 place AS ({PLACE}),
 spent AS (

@@ -69,7 +69,14 @@ class Source:
             if kinds.get(group, ("",))[0] == "nccl" and self._is_timed():
                 _time_device(group)
         if fresh:
+            self._learn_rank(getattr(world, "default_pg", None))
             self._context.report(self._describe())
+
+    def _learn_rank(self, everybody: Any) -> None:
+        """Note the rank of a process that got it as an argument: torch.multiprocessing.spawn, and
+        programs that start their ranks themselves, set no variables."""
+        if everybody is not None and everybody.size() > 1:
+            self._context.session.learn_rank(everybody.rank(), everybody.size())
 
     def _is_timed(self) -> bool:
         return bool(self._context.session.values["collective.device"])
