@@ -5,15 +5,19 @@ from __future__ import annotations
 import json
 import os
 import signal
+import socket
 import subprocess
 import sys
+import urllib.error
 import urllib.request
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 import pytest
 
+import sonde
 from conftest import wait_for
+from sonde.session import list_sessions
 
 RECORDED = {"SONDE": "1", "SONDE_COLLECTOR": "off", "SONDE_SOURCE_REQUEST": "on"}
 
@@ -130,6 +134,69 @@ def test_gunicorn_which_worker_differs(tmp_path: Path, root: Path, sonde_cli) ->
             assert "waiting in time.sleep, called by fetch_slowly (" in requests
         finally:
             os.killpg(server.pid, signal.SIGKILL)
+
+
+ASGI = """
+import asyncio
+async def app(scope, receive, send):
+    if scope["type"] != "http": return
+    if scope["path"] == "/fails": raise KeyError("no such order")
+    await asyncio.sleep(0.02)
+    await send({"type": "http.response.start", "status": 202, "headers": []})
+    await send({"type": "http.response.body", "body": b"done"})
+def plain(environ, start_response):
+    start_response("201 Created", [("Content-Type", "text/plain")])
+    return [b"done"]
+"""
+ASGI_SERVERS = {
+    "gunicorn": "gunicorn -k asgi -b 127.0.0.1:{port} shop:app",
+    "hypercorn": "hypercorn -b 127.0.0.1:{port} shop:app",
+    "hypercorn-wsgi": "hypercorn -b 127.0.0.1:{port} shop:plain",
+    "daphne": "daphne -p {port} shop:app",
+}
+
+
+@pytest.mark.parametrize("server", ASGI_SERVERS)
+def test_a_server_for_asgi_shows_the_requests_of_a_plain_application(
+    tmp_path: Path, root: Path, server: str
+) -> None:
+    pytest.importorskip(server.partition("-")[0])
+    (tmp_path / "shop.py").write_text(ASGI)
+    with socket.create_server(("127.0.0.1", 0)) as free:
+        port = free.getsockname()[1]
+    command = [sys.executable, "-m", *ASGI_SERVERS[server].format(port=port).split()]
+
+    def ask(path: str) -> int | None:
+        try:
+            with urllib.request.urlopen(f"http://127.0.0.1:{port}{path}") as answer:
+                return answer.status
+        except urllib.error.HTTPError as error:
+            return error.code
+        except OSError:
+            return None  # it does not listen yet
+
+    def read() -> list[tuple[object, ...]]:
+        folders = [one.folder for one in list_sessions(os.environ["SONDE_DIR"])]
+        sql = "SELECT framework, route, status, error FROM python.request ORDER BY t_ns"
+        return [tuple(row.values()) for row in sonde.open(folders).query(sql).to_pylist()]
+
+    with subprocess.Popen(
+        command, cwd=tmp_path, env={**os.environ, **RECORDED}, start_new_session=True,
+        stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL,
+    ) as process:  # fmt: skip
+        try:
+            is_plain = "shop:plain" in command
+            wait_for(lambda: ask("/order/7") == (201 if is_plain else 202))
+            if is_plain:
+                wait_for(lambda: read() == [("wsgi", "shop.plain", 201, None)])
+                return
+            assert ask("/fails") == 500
+            wait_for(lambda: len(read()) == 2)
+            assert read() == [
+                ("asgi", "shop.app", 202, None), ("asgi", "shop.app", None, "KeyError"),
+            ]  # fmt: skip
+        finally:
+            os.killpg(process.pid, signal.SIGKILL)
 
 
 CELERY = """

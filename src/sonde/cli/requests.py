@@ -139,10 +139,14 @@ def _explain_nothing(target: str, recording: Recording) -> str:
             "requests are not recorded here; `sonde config "
             f"{target} source.request=on` starts it, SONDE_SOURCE_REQUEST=on from the beginning"
         )
+    job = recording.sessions[-1].meta.job
+    rest = (
+        f"; `sonde requests {job}` asks all processes of its job" if job and job != target else ""
+    )
     return (
         "in that time no request was answered by an application of Django, Flask, FastAPI or "
-        "Starlette, or of WSGI or ASGI under Gunicorn, Uvicorn, Waitress or wsgiref, no task of "
-        "Celery ended, and no actor of Ray was called"
+        "Starlette, or of WSGI or ASGI under Daphne, Gunicorn, Hypercorn, Uvicorn, Waitress or "
+        f"wsgiref, no task of Celery ended, and no actor of Ray was called{rest}"
     )
 
 

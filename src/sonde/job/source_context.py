@@ -92,12 +92,15 @@ class SourceContext:
         """Have every source write what it has not written yet."""
         self._owner.publish()
 
-    def guard(self, call: Callable[..., object]) -> Callable[..., object]:
-        """Return `call` wrapped so that no failure in it reaches the program."""
+    def guard(
+        self, call: Callable[..., object], *, in_child: bool = False
+    ) -> Callable[..., object]:
+        """Return `call` wrapped so that no failure in it reaches the program. In a forked child
+        it does nothing, unless `in_child`: the parent's sources are in place there until the
+        child's own session begins."""
 
         def guarded(*args: object) -> object:
-            # In a forked child, the parent's sources are in place until its own session begins.
-            if self.failed or self._forks != _core.forks():
+            if self.failed or (self._forks != _core.forks() and not in_child):
                 return None
             try:
                 return call(*args)

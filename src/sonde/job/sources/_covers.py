@@ -23,7 +23,9 @@ if TYPE_CHECKING:
         write_row: Callable[..., object]
 
         def begin_in_child(self) -> None: ...
-        def guard(self, call: Callable[..., object]) -> Callable[..., object]: ...
+        def guard(
+            self, call: Callable[..., object], *, in_child: bool
+        ) -> Callable[..., object]: ...
 
 
 class InFlight:
@@ -83,7 +85,8 @@ class Covers:
         self._stop_watches()
         for module, name, make in covers:
             if (module, name) not in self._done:
-                cover = source.guard(partial(self._cover, module, name, make))
+                # Also in a child that has no source yet: its first request begins its recording.
+                cover = source.guard(partial(self._cover, module, name, make), in_child=True)
                 self._watches.append(ImportWatch(partial(_has_imported, module, name), cover))
         for watch in self._watches:
             watch.start()

@@ -40,6 +40,10 @@ class Servers:
             (f"{uvicorn}h11_impl", "RequestResponseCycle", run_asgi),
             (f"{uvicorn}httptools_impl", "RequestResponseCycle", run_asgi),
             ("wsgiref.handlers", "BaseHandler", partial(self._cover_run, "run", self._watch_wsgi)),
+            ("gunicorn.asgi.protocol", "ASGIProtocol", self._cover_connection),
+            ("hypercorn.app_wrappers", "ASGIWrapper", self._cover_hypercorn_asgi),
+            ("hypercorn.app_wrappers", "WSGIWrapper", self._cover_hypercorn_wsgi),
+            ("daphne.server", "Server", self._cover_daphne),
         ]
 
     def _cover_call(self, name: str, describe: Callable[..., Described], kind: Any) -> None:
@@ -101,8 +105,90 @@ class Servers:
 
         return call
 
-    def _watch_asgi(self, application: Any) -> Any:
-        async def call(scope: Any, receive: Any, send: Any) -> Any:
+    def _cover_connection(self, kind: Any) -> None:
+        """Watch the application of each new connection, which keeps it as `app`."""
+
+        def make(before: Any) -> Any:
+            def begin(connection: Any, *args: Any, **kwargs: Any) -> None:
+                before(connection, *args, **kwargs)
+                if "app" in vars(connection):  # else a version that we do not know
+                    connection.app = self._watch_asgi(connection.app)
+
+            return begin
+
+        if "__init__" in vars(kind):
+            self._covers.put(kind, "__init__", make)
+
+    def _cover_hypercorn_asgi(self, kind: Any) -> None:
+        def make(before: Any) -> Any:
+            async def call(wrapper: Any, *args: Any, **kwargs: Any) -> Any:
+                watched = self._watch_asgi(partial(before, wrapper), wrapper.app)
+                return await watched(*args, **kwargs)
+
+            return call
+
+        if "__call__" in vars(kind):
+            self._covers.put(kind, "__call__", make)
+
+    def _cover_hypercorn_wsgi(self, kind: Any) -> None:
+        def make(before: Any) -> Any:
+            def run_app(wrapper: Any, environ: Any, send: Any) -> Any:
+                under_way = self._covers.begin(is_served=True)
+
+                def tell(message: Any) -> Any:
+                    if message.get("type") == "http.response.start":
+                        under_way.status = message.get("status")
+                    return send(message)
+
+                try:
+                    return before(wrapper, environ, tell)
+                finally:
+                    self._end(under_way, "wsgi", _describe_wsgi, (environ, wrapper.app))
+
+            return run_app
+
+        if "run_app" in vars(kind):
+            self._covers.put(kind, "run_app", make)
+
+    def _cover_daphne(self, kind: Any) -> None:
+        """Watch the task that Daphne makes for a request; it inherits what is set around it."""
+
+        def make(before: Any) -> Any:
+            def create_application(server: Any, protocol: Any, scope: Any) -> Any:
+                if scope.get("type") != "http":
+                    return before(server, protocol, scope)
+                under_way = self._covers.begin(is_served=True)
+                try:
+                    return before(server, protocol, scope)
+                finally:
+                    SERVED.set(None)
+                    end = partial(self._end_task, under_way, (scope, server.application))
+                    _when_done(server, protocol, end)
+
+            return create_application
+
+        def make_reply(before: Any) -> Any:
+            async def handle_reply(server: Any, protocol: Any, message: Any) -> Any:
+                under_way = SERVED.get()
+                if under_way is not None and message.get("type") == "http.response.start":
+                    under_way.status = message.get("status")
+                return await before(server, protocol, message)
+
+            return handle_reply
+
+        if {"create_application", "handle_reply"} <= set(vars(kind)):
+            self._covers.put(kind, "create_application", make)
+            self._covers.put(kind, "handle_reply", make_reply)
+
+    def _end_task(self, under_way: UnderWay, request: Any, task: Any) -> None:
+        error = None if task is None or task.cancelled() else task.exception()
+        failed = None if error is None else type(error)
+        self._end(under_way, "asgi", _describe_asgi, request, failed)
+
+    def _watch_asgi(self, application: Any, named: Any = None) -> Any:
+        async def call(scope: Any, receive: Any, send: Any, *rest: Any) -> Any:
+            if scope.get("type") != "http":
+                return await application(scope, receive, send, *rest)
             under_way = self._covers.begin(is_served=True)
 
             async def tell(message: Any) -> None:
@@ -111,17 +197,29 @@ class Servers:
                 await send(message)
 
             try:
-                return await application(scope, receive, tell)
+                return await application(scope, receive, tell, *rest)
             finally:
-                self._end(under_way, "asgi", _describe_asgi, (scope, application))
+                self._end(under_way, "asgi", _describe_asgi, (scope, named or application))
 
         return call
 
-    def _end(self, under_way: UnderWay, framework: str, describe: Any, request: Any) -> None:
+    def _end(
+        self, under_way: UnderWay, framework: str, describe: Any, request: Any,
+        failed: type | None = None,
+    ) -> None:  # fmt: skip
         SERVED.set(None)
         under_way.end()
         if not under_way.is_told:
-            self._covers.note(under_way, framework, describe, request, under_way.status)
+            self._covers.note(under_way, framework, describe, request, under_way.status, failed)
+
+
+def _when_done(server: Any, protocol: Any, end: Callable[[Any], object]) -> None:
+    """Have `end` called when Daphne's task for a request is done; at once if there is none."""
+    task = getattr(server, "connections", {}).get(protocol, {}).get("application_instance")
+    if task is None:
+        end(None)
+    else:
+        task.add_done_callback(end)
 
 
 def _describe_gunicorn(worker: Any, args: Any, status: Any) -> Described:
@@ -158,7 +256,7 @@ def _name_application(application: Any, status: Any) -> tuple[str, int | None, A
 
 def _unwrap(application: Any) -> Any:
     """Return the application inside of what a server puts around it for the headers of proxies."""
-    if type(application).__module__.startswith("uvicorn."):
+    if type(application).__module__.startswith(("uvicorn.", "hypercorn.")):
         return getattr(application, "app", application)
     if getattr(application, "__module__", "") == "waitress.proxy_headers":
         names = application.__code__.co_freevars
