@@ -92,6 +92,11 @@ def test_memory_that_is_got_anew_all_the_time_is_told() -> None:
     folder = record_loop({}, cuda_call=call(250, kind="allocate", call="cudaHostAlloc"))
     (found,) = advise(folder, "gpu_allocations").findings
     assert "pins memory" in found.title and "DataLoader" in found.todo
+    # To get it again takes longer, at another line; but the program would not have to.
+    again = call(200, kind="allocate", call="cudaMalloc", lineno=9)
+    folder = record_loop({}, cuda_call=lambda t: [*call(50, **FREE)(t), *again(t)])
+    (found,) = advise(folder, "gpu_allocations").findings
+    assert found.line == "/job/train.py:7 in train"
 
 
 @pytest.mark.parametrize(

@@ -114,10 +114,13 @@ def test_a_rank_of_a_named_job_that_is_killed_is_told_and_the_exit_code_is_kept(
 
 
 def test_every_rank_has_a_session_of_one_job_and_losses_are_the_same_to_the_last_bit(
-    root: Path, launch: Launch, start_torch: Callable[..., Forked], tmp_path: Path
+    root: Path, launch: Launch, start_torch: Callable[..., Forked], tmp_path: Path, monkeypatch
 ) -> None:
     # Unrecorded ranks need no launcher; they meet by a file.
-    shared = {"MEET": str(tmp_path / "meet"), "WORLD_SIZE": "2", "LOCAL_WORLD_SIZE": "2"}
+    # On a machine with one GPU, FSDP would take it for both.
+    monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "")
+    shared = {"MEET": str(tmp_path / "meet"), "WORLD_SIZE": "2", "LOCAL_WORLD_SIZE": "2",
+              "CUDA_VISIBLE_DEVICES": ""}  # fmt: skip
     bare = [
         start_torch(HEAD + TRAINING, ready=False, RANK=rank, LOCAL_RANK=rank, **shared)
         for rank in "01"

@@ -27,6 +27,8 @@ JOBS = Path(__file__).with_name("gpu_jobs.py")
 PIECE_S = 3.0
 HOST_EVERY = "0.5s"  # a rule wants three readings of a GPU in each piece
 PATIENCE_S = 120.0
+# A save that takes much of the time is named as that, whether or not it is seen to recur.
+ALSO = {"checkpoint": ("costly_calls",), "best_saved": ("costly_calls",)}
 MOST = 3  # findings that are shown of each
 
 
@@ -94,7 +96,8 @@ def judge(run: Run, advice: dict, rule: str, place: str) -> str:
     if run.is_fixed:
         loud = [one["rule"] for one in advice["findings"] if one["severity"] != "info"]
         return f"FALSE ALARM: {' '.join(loud)}" if loud else "quiet"
-    lines = [one["line"] for one in advice["findings"] if one["rule"] == rule]
+    rules = {rule, *ALSO.get(run.name, ())}
+    lines = [one["line"] for one in advice["findings"] if one["rule"] in rules]
     return "MISSED" if not lines else "named" if place in lines[0] else "cause only"
 
 

@@ -24,18 +24,31 @@ _PINNING_TODO = (
     "Pin memory once, and use it again: the DataLoader's pin_memory=True does so, in a thread of "
     "its own; `tensor.pin_memory()` in the loop does not."
 )
+# Memory is got anew because it was given back: where the program does that is the place to change.
 SQL = f"""
 WITH {LOOP},
-call AS (
-  SELECT {{piece}} AS piece, host, pid, SUM(dur_ns) AS call_ns, SUM(calls) AS calls,
+place AS (
+  SELECT {{piece}} AS piece, host, pid, file, lineno, func, SUM(dur_ns) AS call_ns,
+         SUM(calls) AS calls,
          COALESCE(SUM(dur_ns) FILTER (call LIKE '%Host%'), 0) AS host_ns,
-         ARG_MAX(file, dur_ns) AS file, ARG_MAX(lineno, dur_ns) AS lineno,
-         ARG_MAX(func, dur_ns) AS func
+         COALESCE(SUM(dur_ns) FILTER (kind = 'free' AND call NOT LIKE '%Host%'), 0) AS freed_ns
   FROM python.cuda_call
   WHERE {{inside}} AND kind IN ('allocate', 'free') AND COALESCE(thread, pid) = pid
-  GROUP BY 1, 2, 3)
+  GROUP BY ALL),
+share AS (
+  SELECT piece, host, pid, SUM(call_ns) AS all_call_ns, SUM(calls) AS all_calls,
+         SUM(host_ns) > SUM(call_ns) / 2 AS is_host, SUM(freed_ns) > 0 AS is_freed
+  FROM place GROUP BY 1, 2, 3),
+weighed AS (
+  SELECT *, CASE WHEN is_freed AND NOT is_host THEN freed_ns ELSE call_ns END AS weight
+  FROM place JOIN share USING (piece, host, pid)),
+call AS (
+  SELECT piece, host, pid, MAX(all_call_ns) AS call_ns, MAX(all_calls) AS calls,
+         ANY_VALUE(is_host) AS is_host, ARG_MAX(file, weight) AS file,
+         ARG_MAX(lineno, weight) AS lineno, ARG_MAX(func, weight) AS func
+  FROM weighed GROUP BY 1, 2, 3)
 SELECT piece, rank, steps, 100 * COALESCE(call_ns, 0) / all_ns AS share_pct,
-       COALESCE(calls, 0) / steps AS calls, COALESCE(host_ns > call_ns / 2, FALSE) AS is_host,
+       COALESCE(calls, 0) / steps AS calls, COALESCE(is_host, FALSE) AS is_host,
        file, lineno, func
 FROM step LEFT JOIN call USING (piece, host, pid)
 """
