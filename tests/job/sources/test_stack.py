@@ -569,11 +569,12 @@ def test_the_sampler_does_not_wait_for_the_thread_that_it_looks_at() -> None:
 
 
 C_CALLS = """
-import re, zlib
+import re, tempfile, zlib
 
 class Seen:
     def __init__(self):
         self.items = list(range(3000))
+        self.many = [None] * 1_000_000
 
     def has(self, item):
         return item in self.items
@@ -596,6 +597,13 @@ def lengthen(text, piece):
 def cut(seen):
     return seen.items[1:]  # who gets it frees it: that takes as long
 
+def shorten(seen):
+    del seen.many[0]
+
+def leave(data):
+    with tempfile.TemporaryFile("wb", 1 << 23) as file:
+        file.write(data)  # into a buffer, which is written when the block ends
+
 def choose(pattern, is_long):
     return pattern.match("a" * 17 + "b" if is_long else "c")
 
@@ -617,6 +625,7 @@ def work(until):
     while time.monotonic() < until:
         match(pattern), pack(data), spin_on(numbers), sleep(), choose(pattern, True)
         for _ in range(5):
+            [shorten(seen) for _ in range(10)], leave(data * 40)
             lengthen(text, "b"), [cut(seen) for _ in range(200)], [fail() for _ in range(5000)]
         for number in range(2900, 3000):
             seen.has(number), find(15000, listed)
@@ -642,5 +651,7 @@ def test_a_sample_names_the_c_function_that_its_line_calls(sample, tmp_path):
     assert usual["choose"] == "re.Pattern.match"  # although an argument has two branches
     assert usual["lengthen"] == "str.__add__"
     assert usual["cut"] == "list.__getitem__"
+    assert usual["shorten"] == "list.__delitem__"
+    assert any((call or "").endswith(".__exit__") for call in calls["leave"])
     assert calls["fail"]["raise"] > 0
     assert set(calls["spin_on"]) == {None}  # it calls nothing

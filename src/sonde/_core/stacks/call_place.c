@@ -18,6 +18,9 @@
 #define NEED_OPCODE_TABLES 1
 #include <internal/pycore_opcode.h>
 #endif
+#if PY_VERSION_HEX >= 0x030e0000
+#include <internal/pycore_runtime.h>
+#endif
 #undef Py_BUILD_CORE
 
 #define MOST_UNITS 8192 /* of a function, up to the call */
@@ -176,13 +179,22 @@ static const step *find_loader(const step *steps, int count)
     return last < 0 || last <= count - STEPS ? NULL : &steps[last % STEPS];
 }
 
+static int loads_constant(uint8_t op)
+{
+#if PY_VERSION_HEX >= 0x030f0000
+    if (op == LOAD_COMMON_CONSTANT) /* None among them */
+        return 1;
+#endif
+    return op == LOAD_CONST;
+}
+
 /* Does a call end a `with` block? Its function was put there when the block began. */
 static int ends_with_block(const step *steps, int count)
 {
     int last = count - 1, nones = 0;
     if (count_arguments(steps, &last) < 0)
         return 0;
-    while (nones < 3 && last - 1 - nones >= 0 && steps[(last - 1 - nones) % STEPS].op == LOAD_CONST &&
+    while (nones < 3 && last - 1 - nones >= 0 && loads_constant(steps[(last - 1 - nones) % STEPS].op) &&
            steps[(last - 1 - nones) % STEPS].arg == steps[(last - 1) % STEPS].arg)
         nones++;
     return nones == 3;
@@ -263,6 +275,14 @@ static sonde_operand read_operand(const PyCodeObject *code, const step *load)
     uintptr_t at = (uintptr_t)code->co_consts + offsetof(PyTupleObject, ob_item) + load->arg * sizeof at;
     if (load->op == LOAD_CONST && sonde_read_memory(&found.constant, at, sizeof found.constant) == 0)
         found.from = SONDE_CONSTANT;
+#if PY_VERSION_HEX >= 0x030e0000
+    /* Small numbers are no constants of the code: there is one object for each in the whole process. A
+     * release that keeps them elsewhere makes this an operand that is never found. */
+    if (load->op == LOAD_SMALL_INT && load->arg < _PY_NSMALLPOSINTS) {
+        found.from = SONDE_CONSTANT;
+        found.constant = (uintptr_t)&_PyRuntime.static_objects.singletons.small_ints[_PY_NSMALLNEGINTS + load->arg];
+    }
+#endif
     return found;
 }
 
