@@ -18,6 +18,7 @@ from result import Result
 _HERE = Path(__file__).resolve().parent
 _HOSTS = (1, 8, 32, 128)
 _RANKS = (8, 64, 1024)
+OF_RANKS = " ranks: "  # between their number and what was measured
 _PROCESSES = 4  # that the agents are spread over
 _IDLE_S = 60.0
 _SQL = ("SELECT rank, COUNT(*) AS n, AVG(dur_ns) AS mean, MAX(dur_ns) AS longest "
@@ -30,32 +31,38 @@ _TIME = "seconds of CPU: on one machine all share its cores"
 
 def measure(rounds: int) -> list[Result]:
     """Seconds from the question to the whole answer, and the CPU that all of it took."""
-    with child.open_root() as root, _use(root):
+    with child.open_root() as root:
         source = Path(root, "source")
         fleet_job.record(source)
-        return [*_measure_agents(source, Path(root, "hosts"), rounds),
-                *_measure_places(source, Path(root, "places")), *_measure_shipping()]  # fmt: skip
+        return [one for part in PARTS for one in measure_part(part, root, rounds)]
+
+
+def measure_part(part: str, root: str, rounds: int) -> list[Result]:
+    """Measure one part; what has been made of the recording in `root` is used again."""
+    with _use(root):
+        return PARTS[part](Path(root), rounds)
 
 
 # ---- agents --------------------------------------------------------------------------------------
 
 
-def _measure_agents(source: Path, folder: Path, rounds: int) -> list[Result]:
+def _measure_agents(root: Path, rounds: int) -> list[Result]:
     results = []
-    with _serve(fleet_job.make_folders(source, folder)) as (hosts, processes):
-        kinds = ((_query, "query of {1} hosts", 2.0),
-                 (_look, "stacks of {0:,} ranks on {1} hosts, as text", 3.0))  # fmt: skip
+    folder = root / "hosts"
+    roots = sorted(folder.iterdir()) if folder.exists() else []
+    with _serve(roots or fleet_job.make_folders(root / "source", folder)) as (hosts, processes):
+        kinds = (_query, "query of all agents", 2.0), (_look, "stacks of all ranks, as text", 3.0)
         for ask, what, goal in kinds:
             for size in _HOSTS:
                 is_last = size == _HOSTS[-1]
                 wall, cpu = _repeat(rounds, ask, hosts[:size], processes)
-                name = what.format(8 * size, size)
+                name = f"{fleet_job.EACH * size:,}{OF_RANKS}{what}"
                 results.append(Result(name, "s", wall, goal if is_last else None))
                 results.append(Result(f"{name}: CPU", "s", cpu, note=_TIME))
         for words in (("query", _SQL), ("stacks",)):
             target = f"@hosts:{','.join(hosts)}"
             command = [sys.executable, "-m", "sonde", words[0], target, *words[1:]]
-            results.append(Result(f"`sonde {words[0]}` of 128 hosts, the whole command", "s",
+            results.append(Result(f"1,024{OF_RANKS}`sonde {words[0]}`, the whole command", "s",
                                   [_run(command)[0] for _ in range(rounds)]))  # fmt: skip
     return results
 
@@ -140,12 +147,13 @@ def _look(hosts: list[str]) -> None:
 # ---- one place -----------------------------------------------------------------------------------
 
 
-def _measure_places(source: Path, folder: Path) -> list[Result]:
+def _measure_places(root: Path, _rounds: int) -> list[Result]:
     """Once, whatever the rounds: an hour of 1,024 ranks takes minutes to make."""
     results = []
     for ranks in _RANKS:
-        place = folder / str(ranks)
-        fleet_job.make_place(source, place, ranks)
+        place = root / "places" / str(ranks)
+        if not place.exists():
+            fleet_job.make_place(root / "source", place, ranks)
         size = sum(file.stat().st_size for file in place.rglob("*.parquet"))
         sonde = [sys.executable, "-m", "sonde"]
         asked = _run([*sonde, "query", str(place), _MODULES, "--memory", "1GiB"])
@@ -153,17 +161,18 @@ def _measure_places(source: Path, folder: Path) -> list[Result]:
         if ranks > fleet_job.EACH:
             slow = min(fleet_job.SLOW_HOST, ranks // fleet_job.EACH - 1)
             assert f"Host node{slow:03} is slower" in told[3] and "[missing_rank]" in told[3]
-        of = f"an hour of {ranks:,} ranks"
+        of = f"{ranks:,}{OF_RANKS}an hour"
         is_last = ranks == _RANKS[-1]
         results += [
-            Result(f"{of}: bytes in the place, per rank", "KB", [size / ranks / 1e3],
+            Result(f"{of} in the place, per rank", "KB", [size / ranks / 1e3],
                    note="a step in 5 s, 65 rows of modules in each, one sample a second"),
-            Result(f"{of}: GROUP BY module", "s", [asked[0]], 10.0 if is_last else None),
-            Result(f"{of}: GROUP BY module, CPU", "s", [asked[1]]),
-            Result(f"{of}: GROUP BY module, peak memory", "MB", [asked[2]],
+            Result(f"{of}, GROUP BY module", "s", [asked[0]], 10.0 if is_last else None),
+            Result(f"{of}, GROUP BY module, CPU", "s", [asked[1]]),
+            Result(f"{of}, GROUP BY module, peak memory", "MB", [asked[2]],
                    1000.0 if is_last else None),
-            Result(f"{of}: advise", "s", [told[0]], 60.0 if is_last else None),
-            Result(f"{of}: advise, CPU", "s", [told[1]]),
+            Result(f"{of}, advise", "s", [told[0]], 60.0 if is_last else None),
+            Result(f"{of}, advise, CPU", "s", [told[1]]),
+            Result(f"{of}, advise, peak memory", "MB", [told[2]]),
         ]  # fmt: skip
     return results
 
@@ -184,7 +193,7 @@ def _run(command: list[str]) -> tuple[float, float, float, str]:
 # ---- the collector -------------------------------------------------------------------------------
 
 
-def _measure_shipping() -> list[Result]:
+def _measure_shipping(_root: Path, _rounds: int) -> list[Result]:
     """An idle process: what shipping adds to the CPU of its collector and its children."""
     with child.open_root() as plain, child.open_root() as shipped:
         more = {"SONDE_ARCHIVE_TO": os.path.join(shipped, "place"), "SONDE_DIR": shipped}
@@ -218,3 +227,8 @@ def _list_with_children(pids: list[int]) -> list[int]:
         words = Path(f"/proc/{pid}/task/{pid}/children").read_text().split()
         found += map(int, words)
     return found
+
+
+PARTS: dict[str, Callable[[Path, int], list[Result]]] = {
+    "agents": _measure_agents, "places": _measure_places, "shipping": _measure_shipping,
+}  # fmt: skip

@@ -80,7 +80,9 @@ def parse_place(text: str) -> str:
     scheme, _, rest = word.partition("://")
     user, at, _ = rest.partition("/")[0].rpartition("@")
     # What is set here is stored with each recording, so it must hold nothing secret.
-    if ":" in user or (at and scheme in ("s3", "gs")) or "#" in word or "," in word:
+    if at and scheme in ("s3", "gs", "gcs") and user != "anonymous":
+        raise ValueError(text)
+    if ":" in user or "#" in word or "," in word:
         raise ValueError(text)
     if not word.startswith("/") and (
         scheme not in ("s3", "gs", "gcs", "abfs", "abfss") or not rest

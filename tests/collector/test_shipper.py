@@ -280,6 +280,7 @@ def test_a_new_phase_of_a_program_has_its_names_at_once(root: Path, tmp_path: Pa
 def test_a_place_is_a_store_or_an_absolute_path_without_a_secret(to: str) -> None:
     with pytest.raises(ConfigError):
         read_values({"archive.to": to})
+    assert read_values({"archive.to": "gs://anonymous@bucket"})  # holds no secret
     assert read_values({"archive.to": "s3://bucket/x/"}) == {"archive.to": "s3://bucket/x"}
 
 

@@ -6,6 +6,7 @@ import json
 import math
 import os
 import re
+import signal
 import subprocess
 import sys
 from collections.abc import Iterator
@@ -18,6 +19,7 @@ import pytest
 from conftest import wait_for
 from sonde.advice.judge import load_rules
 from sonde.advice.period import find_period
+from sonde.errors import QueryError
 from sonde.store.compaction import compact
 from sonde.store.place import FleetPlace
 from sonde.store.recording import open_recording
@@ -88,21 +90,27 @@ HEAVY = (
     " CROSS JOIN (SELECT dur_ns AS c_ns FROM python.gc_pause WHERE t_ns < 15000000000) AS c"
     " WHERE a_ns % 7 <> (b_ns + c_ns) % 5 GROUP BY rank ORDER BY rank"
 )
+# Nobody waits for the end of this one. Daft would fill the memory with it.
+LONG = HEAVY.replace(
+    " WHERE a_ns", " CROSS JOIN (SELECT dur_ns AS d_ns FROM python.gc_pause) AS d WHERE d_ns + a_ns"
+)
 
 
 @pytest.fixture(scope="module")
 def place(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """A job of four ranks; half of its tables are merged."""
-    folder = tmp_path_factory.mktemp("fleet")
-    root = folder / "root"
+    folder = make_place(tmp_path_factory.mktemp("fleet"))
+    for _ in zip(range(20), compact(FleetPlace(str(folder))), strict=False):
+        pass
+    return folder
 
+
+def make_place(folder: Path, *, empty: tuple[str, ...] = ()) -> Path:
     def run(code: str, **env: str) -> None:
-        settings = {**os.environ, "SONDE_DIR": str(root), **env}
+        settings = {**os.environ, "SONDE_DIR": str(folder / "root"), **env}
         subprocess.run([sys.executable, "-c", code], env=settings, check=True)
 
-    make_fleet(run, root, folder / "place")
-    for _ in zip(range(20), compact(FleetPlace(str(folder / "place"))), strict=False):
-        pass
+    make_fleet(run, folder / "root", folder / "place", empty=empty)
     return folder / "place"
 
 
@@ -194,12 +202,52 @@ def test_rules_meant_for_fleets_find_the_same_rows(
     page = (DOCS / "fleet.md").read_text()
     names = re.search(r"^Rules of `sonde advise` inside the core: (.*?)\.$", page, re.S | re.M)
     assert names is not None
-    period = find_period(open_recording(str(place)), None, None, 10.0)
     known = re.findall(r"`(\w+)`", names[1])
-    more = ["comm_bound", "float32_matmul", "gpu_allocations", "low_gpu", "pinned_memory"]
-    rules = load_rules(known + (more if cluster.address.startswith("sc:") else []))
-    statements = [rule.module.SQL.format(**period.words, **rule.limits) for rule in rules]
-    assert_same(cluster, tmp_path, place, statements)
+    more = ["float32_matmul", "gpu_allocations", "low_gpu", "pinned_memory"]
+    assert_rules_agree(cluster, tmp_path, place, known + (more if is_spark(cluster) else []))
+    if is_spark(cluster):  # which looks only where no device communicates
+        hosts = make_place(tmp_path, empty=("device_dur_ns",))
+        assert_rules_agree(cluster, tmp_path, hosts, ["comm_bound"])
+
+
+def assert_rules_agree(cluster: Any, folder: Path, place: Path, names: list[str]) -> None:
+    recording = open_recording(str(place))
+    period = find_period(recording, None, None, 10.0)
+    statements = {
+        rule.name: rule.module.SQL.format(**period.words, **rule.limits)
+        for rule in load_rules(names)
+    }
+    # Nothing is the same as nothing on every engine.
+    assert [name for name, sql in statements.items() if not recording.query(sql).num_rows] == []
+    assert_same(cluster, folder, place, list(statements.values()))
+
+
+def is_spark(cluster: Any) -> bool:
+    return str(cluster.address).startswith("sc:")
+
+
+def test_a_query_that_is_given_up_ends_on_the_cluster(place: Path, cluster: Any) -> None:
+    begun = cluster.count_begun()
+    with give(cluster, place, LONG if is_spark(cluster) else HEAVY, "1h") as process:
+        wait_for(lambda: cluster.count_begun() > begun and cluster.is_busy(), 240)
+        process.send_signal(signal.SIGINT)
+        said = process.communicate(timeout=300)[1]
+    assert process.returncode == 130, said
+    wait_for(cluster.is_at_rest, 120)
+    if is_spark(cluster):
+        begun = cluster.count_begun()
+        with give(cluster, place, LONG, "30s") as process:
+            said = process.communicate(timeout=300)[1]
+        assert process.returncode == QueryError.exit_code and "stopped after 30 s" in said, said
+        assert cluster.count_begun() > begun  # it had come to the cluster
+        wait_for(cluster.is_at_rest, 120)
+
+
+def give(cluster: Any, place: Path, sql: str, timeout: str) -> subprocess.Popen[str]:
+    """Give a statement to a cluster, as a user does."""
+    words = ["query", str(place), sql, "--engine", cluster.address, "--timeout", timeout]
+    return subprocess.Popen([sys.executable, "-m", "sonde", *words], env=cluster.env, text=True,
+                            stdout=subprocess.PIPE, stderr=subprocess.PIPE)  # fmt: skip
 
 
 def test_a_worker_that_is_killed_in_the_middle_costs_no_row(

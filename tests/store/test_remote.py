@@ -2,14 +2,16 @@
 
 from __future__ import annotations
 
+import importlib
 import socket
 import sys
 from pathlib import Path
 
 import pytest
 
+from sonde.background import leave_out_pandas
 from sonde.cli import main
-from sonde.errors import QueryError
+from sonde.errors import Error, QueryError
 from sonde.store import catalog
 from sonde.store.engines import ray, spark
 from sonde.store.engines._reach import check_listens
@@ -127,3 +129,20 @@ def test_an_engine_that_does_not_answer_is_named() -> None:
         port = closed.getsockname()[1]
         with pytest.raises(QueryError, match=f"sc://127.0.0.1:{port} cannot be reached"):
             check_listens(f"sc://127.0.0.1:{port}", 0)
+
+
+@pytest.mark.parametrize("open_engine", [spark.open_engine, ray.open_engine])
+def test_clients_of_engines_find_pandas_which_our_commands_do_without(
+    open_engine, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (tmp_path / "pandas.py").write_text("")
+    monkeypatch.syspath_prepend(tmp_path)
+    monkeypatch.delitem(sys.modules, "pandas", raising=False)
+    monkeypatch.setattr(sys, "meta_path", list(sys.meta_path))
+    leave_out_pandas()
+    with pytest.raises(ModuleNotFoundError):
+        importlib.import_module("pandas")
+    with pytest.raises(Error):  # the client is not here, or nobody listens
+        open_engine("sc://127.0.0.1:1")
+    assert importlib.import_module("pandas").__file__ == str(tmp_path / "pandas.py")
+    monkeypatch.delitem(sys.modules, "pandas")

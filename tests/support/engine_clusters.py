@@ -45,6 +45,8 @@ def list_session(leader: int) -> list[int]:
 class Cluster:
     """Processes, each in a group of its own, so that one dies with all that it has started."""
 
+    WORKERS: tuple[str, ...]  # the groups that do the work
+
     def __init__(self, folder: Path, env: dict[str, str]) -> None:
         self.folder, self._groups = folder, dict[str, subprocess.Popen[bytes]]()
         self.env = {**os.environ, **env, "SONDE": "0"}
@@ -81,6 +83,23 @@ class Cluster:
 
     def read_log(self, name: str) -> str:
         return (self.folder / f"{name}.log").read_text(errors="replace")
+
+    def read_cpu_s(self, *names: str) -> float:
+        """The processor time that these groups have used."""
+        total = 0
+        for pid in (pid for name in names for pid in list_session(self._groups[name].pid)):
+            try:
+                words = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()
+            except (FileNotFoundError, ProcessLookupError):
+                continue
+            total += int(words[11]) + int(words[12])
+        return total / os.sysconf("SC_CLK_TCK")
+
+    def is_at_rest(self) -> bool:
+        """Whether those that do the work have nothing to do, but to say that they are there."""
+        before = self.read_cpu_s(*self.WORKERS)
+        time.sleep(5)
+        return self.read_cpu_s(*self.WORKERS) - before < 1
 
     def kill(self, name: str) -> None:
         process = self._groups.pop(name)
@@ -126,6 +145,8 @@ class SparkCluster(Cluster):
             "spark.connect.grpc.binding.address": "127.0.0.1",
             "spark.connect.grpc.binding.port": str(port), "spark.sql.shuffle.partitions": "2",
             "spark.log.level": "INFO",
+            # A task in a loop of generated code does not look whether it is to end.
+            "spark.task.reaper.enabled": "true", "spark.task.reaper.killTimeout": "5s",
         }  # fmt: skip
         self.start("connect", str(self._bin / "spark-submit"), "--driver-memory", "700m",
                    "--class", "org.apache.spark.sql.connect.service.SparkConnectServer",
@@ -164,6 +185,8 @@ class RayCluster(Cluster):
     """Two nodes with a processor each. Ray listens on all interfaces: whoever connects needs a token,
     which is this cluster's own."""
 
+    WORKERS = ("head", "node")
+
     def __init__(self, folder: Path) -> None:
         token = folder / "token"
         token.touch(mode=0o600)
@@ -186,14 +209,7 @@ class RayCluster(Cluster):
 
     def count_begun(self) -> int:
         """The seconds of processor time that the node that will be killed has used."""
-        total = 0
-        for pid in list_session(self._groups["node"].pid):
-            try:
-                words = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()
-            except (FileNotFoundError, ProcessLookupError):
-                continue
-            total += int(words[11]) + int(words[12])
-        return total // os.sysconf("SC_CLK_TCK")
+        return int(self.read_cpu_s("node"))
 
     def is_busy(self) -> bool:
         """Whether the node works, and not only says now and then that it is there."""

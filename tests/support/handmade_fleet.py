@@ -20,15 +20,27 @@ from sonde.store.shared_tables import SharedTables, make_columns
 
 START_US = 1_700_000_000_000_000
 _WORDS = {
-    "state": ("done", "running"), "stage": ("forward", "backward"), "ended_by": ("step", "end"),
+    "state": ("done", "running"), "stage": ("forward", "backward"), "ended_by": ("step",) * 9 + ("end",),
     "op": ("all_reduce", "broadcast"), "module": ("layer.0", "layer.1", "head"),
     "frames": ("main (train.py:4);step (train.py:9)", "main (train.py:4);load (data.py:2)"),
-    "group_name": ("0",), "group_ranks": ("0,1,2,3",),
+    "group_name": ("0",), "group_ranks": ("0,1,2,3",), "device": ("cuda:0", "cuda:1"),
+    "kind": ("launch", "synchronize", "allocate", "free", "copy"),
+    "direction": ("host to device", "device to host"), "call": ("cudaMalloc", "cudaMallocHost"),
 }  # fmt: skip
+_TYPES = {"layer.0": "Linear", "layer.1": "LayerNorm", "head": "LSTM"}  # one, whoever looks
 
 
-def make_fleet(run: Any, root: Path, place: Path, ranks: int = 4, rows: int = 200) -> list[str]:
-    """Fill a place; return the names of the tables in it that an engine can read."""
+def make_fleet(
+    run: Any,
+    root: Path,
+    place: Path,
+    *,
+    ranks: int = 4,
+    rows: int = 200,
+    empty: tuple[str, ...] = (),
+) -> list[str]:
+    """Fill a place; return the names of the tables in it that an engine can read. The columns
+    `empty` are NULL in every row."""
     run(
         "import sonde; sonde.start(collector='off')", SONDE_ARCHIVE_TO=str(place), SONDE_JOB="train"
     )
@@ -47,9 +59,8 @@ def make_fleet(run: Any, root: Path, place: Path, ranks: int = 4, rows: int = 20
             else:
                 shared = schema.scope == "host"
                 chance = random.Random(f"{schema.table} {who['host'] if shared else rank}")
-                _write(
-                    place, schema, who, [_make_row(chance, schema, who, at) for at in range(rows)]
-                )
+                made = [_make_row(chance, schema, who, at) for at in range(rows)]
+                _write(place, schema, who, [one | dict.fromkeys(empty) for one in made])
     for path in before:
         path.unlink()
     return [schema.table for schema in schemas]
@@ -83,6 +94,10 @@ def _make_row(
     row |= {name: value for name, value in who.items() if name in row}
     if schema.scope == "host":
         row |= {name: None for name in ("pid", "rank") if name in row}
+    elif row.get("thread") is not None and at % 3:
+        row["thread"] = who["pid"]  # the main one
+    if row.get("module") in _TYPES and "type" in row:
+        row |= {"type": _TYPES[row["module"]], "dtype": "float32"}
     return row
 
 
@@ -93,14 +108,14 @@ def _make_value(chance: random.Random, field: Field, at: int) -> Any:
         return START_US + at * 250_001
     if field.name == "t_ns":
         return at * 250_001_000 + 7
-    if field.name in ("cores", "gpu", "generation"):
+    if field.name in ("cores", "depth", "gpu", "generation"):
         return at % 3
     if field.optional and chance.random() < 0.15:
         return None
     if field.kind == "text":
         return chance.choice(_WORDS.get(field.name, ("a", "b'c", "d\\e", "Ä%_")))
     if field.kind == "bool":
-        return chance.random() < 0.3
+        return chance.random() < (0.9 if field.name == "training" else 0.3)
     if field.kind == "f64":
         return chance.randrange(1, 10**6) / 1024
     return chance.randrange(1, {"8": 100, "6": 10**4}.get(field.kind[-1], 10**6))

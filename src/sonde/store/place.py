@@ -19,6 +19,7 @@ from urllib.parse import parse_qsl
 import pyarrow as pa
 import pyarrow.fs as pafs
 
+from sonde import environ
 from sonde.errors import Error, NoSession
 
 SESSIONS = "sonde.session"
@@ -27,6 +28,8 @@ _NAME = re.compile(
     r"(?P<session>.+-\d+-[\dT.]+)-(?P<first>\d{20})-(?P<last>\d{20})(?P<live>\.live)?"
 )
 _MERGED = re.compile(r"_?merged-(?P<id>[0-9a-f-]+)")
+_AZURE = ("abfs", "abfss")
+_AZURE_KEYS = {"AZURE_STORAGE_KEY": "account_key", "AZURE_STORAGE_SAS_TOKEN": "sas_token"}
 _S3_OPTIONS = ("region", "scheme", "endpoint_override")
 
 
@@ -117,9 +120,14 @@ class FleetPlace:
 
     def list_tables(self) -> list[str]:
         """Return the names of the tables that have files."""
-        found = self._list(pafs.FileSelector(self.base, allow_not_found=True))
-        return sorted(one.base_name for one in found
-                      if one.type == pafs.FileType.Directory and "." in one.base_name)  # fmt: skip
+        # Google's store has no folders, and Arrow shows there only those that were made by hand.
+        is_flat = self.fs.type_name == "gcs"
+        found = self._list(pafs.FileSelector(self.base, allow_not_found=True, recursive=is_flat))
+        if is_flat:
+            names = {one.path[len(self.base) + 1 :].partition("/")[0] for one in found}
+        else:
+            names = {one.base_name for one in found if one.type == pafs.FileType.Directory}
+        return sorted(name for name in names if "." in name)
 
     def list_files(self, table: str) -> Listing:
         """Return the files of a table."""
@@ -235,7 +243,7 @@ def _open(uri: str) -> tuple[pafs.FileSystem, str]:
     path, _, query = rest.partition("?")
     if scheme != "s3":
         fs, base = pafs.FileSystem.from_uri(uri)
-        return fs, base.rstrip("/")
+        return _add_azure_key(fs) if scheme in _AZURE else fs, base.strip("/")
     options = dict(parse_qsl(query))
     unknown = sorted(set(options) - set(_S3_OPTIONS))
     if unknown:
@@ -252,6 +260,16 @@ def _open(uri: str) -> tuple[pafs.FileSystem, str]:
         retry_strategy=pafs.AwsStandardS3RetryStrategy(max_attempts=_TRIES), **options,
     )  # fmt: skip
     return fs, path.rstrip("/")
+
+
+def _add_azure_key(fs: pafs.FileSystem) -> pafs.FileSystem:
+    """Return a store of Azure's with the key that its own tools would use. Arrow finds identities
+    by itself, but takes a key only in the address, where it would be stored with the recording."""
+    found = environ.read_variables(_AZURE_KEYS)
+    if not found:
+        return fs
+    make, (options,) = fs.__reduce__()  # all that it was made with
+    return make({**options, **{_AZURE_KEYS[name]: value for name, value in found.items()}})
 
 
 def _say(error: BaseException) -> str:

@@ -10,7 +10,7 @@ from typing import Any
 import pyarrow as pa
 
 from sonde.errors import MissingPart, QueryError
-from sonde.store.engines._reach import check_listens
+from sonde.store.engines._reach import check_listens, let_pandas_in
 from sonde.store.remote_table import RemoteTable
 from sonde.store.sql_dialect import Dialect
 
@@ -55,6 +55,7 @@ class RayEngine:
     """Daft, whose work is done by a Ray cluster."""
 
     def __init__(self, address: str) -> None:
+        let_pandas_in()
         try:
             import daft
             import ray

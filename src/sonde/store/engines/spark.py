@@ -9,7 +9,7 @@ from typing import Any
 import pyarrow as pa
 
 from sonde.errors import MissingPart, QueryError
-from sonde.store.engines._reach import check_listens
+from sonde.store.engines._reach import check_listens, let_pandas_in
 from sonde.store.remote_table import RemoteTable
 from sonde.store.sql_dialect import Dialect
 
@@ -41,6 +41,7 @@ class SparkEngine:
     """A session of a Spark Connect server."""
 
     def __init__(self, address: str) -> None:
+        let_pandas_in()
         with warnings.catch_warnings():
             warnings.simplefilter("ignore")  # about the version of pandas, of which we use nothing
             try:
