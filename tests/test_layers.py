@@ -49,7 +49,7 @@ LAW = {
     | {"session", "tui", "monitor", "web", "fleet", "mcp", "collector", "demo", "sonde"},
     "profiler": {"job"},
     "integrations": {"sonde"},
-    "demo": set(),
+    "demo": {"sonde"},  # as a program of a user
     "sonde": {"errors", "settings", "session", "job", "profiler", *READERS} - {"attach"},
     "__main__": {"background", "cli", "launch"},
     "background": set(),  # it imports what it is told to, by name

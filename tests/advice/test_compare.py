@@ -10,9 +10,19 @@ from types import SimpleNamespace
 import pyarrow as pa
 import pytest
 
-from sonde.advice.compare import compare, match_keys, read_changes, split_target, weigh
+from sonde.advice.compare import (
+    Change,
+    Comparison,
+    Side,
+    compare,
+    match_keys,
+    read_changes,
+    split_target,
+    weigh,
+)  # fmt: skip
 from sonde.advice.compare_measures import LESS, MORE, Measure
 from sonde.advice.period import Period
+from sonde.cli.compare import _describe_comparison
 from sonde.errors import Error
 from support.handmade_machine import GB, NOTHING, record
 
@@ -121,6 +131,18 @@ def test_a_route_that_answers_later_is_told(root) -> None:
     assert find(found, "GET /").verdict == "same"
 
 
+def orders(ms: float):
+    row = {"kind": "span", "id": 1, "thread": 1, "end_thread": 1, "paused_ns": 0, "interpreter": 0}
+    return lambda _t: {**row, "name": "order", "dur_ns": round(1e6 * ms)}
+
+
+def test_a_span_that_takes_longer_is_told(root) -> None:
+    found = compare(*(record(40, span=orders(ms)) for ms in (20, 45)))
+    slow = find(found, "span order")
+    assert (slow.verdict, slow.unit, slow.much) == ("worse", "ms a span", True)
+    assert (slow.before, slow.after) == (20, 45)
+
+
 def test_two_stretches_of_one_recording(root) -> None:
     fast, slow = steps(), steps(input_wait=0.05)
     folder = record(60, torch_step=lambda s: fast(s) if s < 30 else slow(s), **NOTHING)
@@ -161,6 +183,24 @@ def test_the_command_says_the_verdict_first_and_fails_if_asked(root, sonde_cli) 
     read = json.loads(same.stdout)
     assert same.returncode == 0 and read["verdict"] == "same"
     assert read["changes"][0]["name"] == "step"
+
+
+def say(*code: Change) -> str:
+    run = Change("run", "s", 28.0, 29.0, 1.0, 1.0, "same", False)
+    sides = [Side(name, 0, 1, 20) for name in ("a", "b")]
+    return _describe_comparison(Comparison(*sides, [run], code, [], [], []))
+
+
+def test_a_run_of_a_given_length_is_judged_by_pieces_of_its_work() -> None:
+    sell = Change("sell", "s of the run", 6.7, 0.03, -7.0, -6.0, "better", True)
+    sign = Change("sign", "s of the run", 0.28, 5.9, 5.0, 6.0, "worse", True)
+    order = Change("span order", "ms a span", 44.0, 1.0, -44.0, -42.0, "better", True)
+    late = Change("GET /", "ms a request", 5.0, 9.0, 3.0, 5.0, "worse", True)
+    assert say(sell, sign, order).startswith("much faster: span order, 44 → 1 ms a span; the run")
+    assert say(sell, order, late).startswith("the same: ") and "but: span order" in say(order, late)
+    both = say(sell, sign)
+    assert both.startswith("the same: ") and both.index("less of it in sell") < both.index("sign")
+    assert say().endswith("+4 %") and say(sign).endswith("but: sign, 0.28 → 5.9 s of the run")
 
 
 # ---- waiting ------------------------------------------------------------------------------------

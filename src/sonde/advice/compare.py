@@ -156,6 +156,7 @@ def _list_all() -> Iterator[Measure]:
         compare_measures.FUNCTIONS,
         compare_measures.MODULES,
         compare_measures.REQUESTS,
+        compare_measures.SPANS,
     )
 
 
@@ -253,7 +254,7 @@ def match_keys(before: Pieces, after: Pieces) -> Pieces:
     return {names.get(key, key): values for key, values in after.items()}
 
 
-_TABLE = re.compile(r"\b(?:python|system)\.\w+")
+_TABLE = re.compile(r"\b(?:python|system|event)\.\w+")
 
 
 def _read(recording: HeldRecording, cut: Period, measure: Measure) -> Pieces:

@@ -144,3 +144,9 @@ REQUESTS = Measure(
     FROM python.request WHERE {inside} GROUP BY ALL""", LESS, 10.0, 30.0,
     is_keyed=True, least=0.5,
 )  # fmt: skip
+SPANS = Measure(
+    "span", "ms a span", """
+    SELECT {piece} AS piece, 'span ' || name AS key, MEDIAN(dur_ns) / 1e6 AS value
+    FROM event.span WHERE {inside} GROUP BY ALL""", LESS, 10.0, 30.0,
+    is_keyed=True, least=0.1,
+)  # fmt: skip

@@ -21,6 +21,7 @@ from sonde.advice.compare import (
     Side,
     compare,
 )
+from sonde.advice.compare_measures import REQUESTS, SPANS
 from sonde.advice.finding import Finding
 from sonde.cli import _options, _progress, _table
 from sonde.cli._terminal import fill
@@ -110,15 +111,7 @@ def _describe_comparison(found: Comparison) -> str:
                  SAME: "the same"}  # fmt: skip
         much = "much " if step.much and step.verdict in (WORSE, BETTER) else ""
         if step.name == "run":
-            likewise = (row for row in found.code if row.verdict == step.verdict)
-            word = "most"
-            if step.verdict == SAME:  # a program that runs for a given time may do less in it
-                likewise = (row for row in found.code if row.verdict == WORSE and row.much)
-                word = "but"
-            most = next(likewise, None)
-            where = f"; {word}: {clean(most.name)}, {_show_sides(most)}" if most else ""
-            sides = f"{_show_sides(step)}, {step.change_pct:+.0f} %"
-            return f"{much}{words[step.verdict]}: the run took {sides}{where}"
+            return _describe_runs(found, step, f"{much}{words[step.verdict]}")
         return f"{much}{words[step.verdict]}: a step takes {_show_change(step)}"
     count = sum(row.verdict in (WORSE, BETTER, OTHER) for row in found.changes)
     if not found.changes:
@@ -129,6 +122,38 @@ def _describe_comparison(found: Comparison) -> str:
     if most is None:
         return counted
     return f"{counted}; most: {clean(most.name)}, {_show_sides(most)}"
+
+
+def _describe_runs(found: Comparison, run: Change, word: str) -> str:
+    """Return the verdict about two runs. A program that runs for a given time may do more in it, or
+    less: that is told by what takes a piece of its work, where it has a name."""
+    took = f"the run took {_show_sides(run)}, {run.change_pct:+.0f} %"
+    if run.verdict != SAME:
+        most = next((row for row in found.code if row.verdict == run.verdict), None)
+        return f"{word}: {took}" + (f"; most: {_name_sides(most)}" if most else "")
+    changed = [row for row in found.code if row.much and row.verdict in (WORSE, BETTER)]
+    work = [row for row in changed if row.unit in (REQUESTS.unit, SPANS.unit)]
+    if work:
+        faster = "faster" if work[0].verdict == BETTER else "slower"
+        all_agree = len({row.verdict for row in work}) == 1
+        what = _name_sides(work[0])
+        return f"much {faster}: {what}; {took}" if all_agree else f"{word}: {took}; but: {what}"
+    less, more = (
+        next((row for row in changed if row.verdict == verdict), None)
+        for verdict in (BETTER, WORSE)
+    )
+    if less and more:
+        return (
+            f"{word}: {took}, with less of it in {_name_sides(less)}, and more in "
+            f"{_name_sides(more)}. If it runs for a given time, it may do more work in it: put "
+            "sonde.span around a piece of work to compare that"
+        )
+    one = less or more
+    return f"{word}: {took}" + (f"; but: {_name_sides(one)}" if one else "")
+
+
+def _name_sides(row: Change) -> str:
+    return f"{clean(row.name)}, {_show_sides(row)}"
 
 
 def _show_sides(row: Change) -> str:

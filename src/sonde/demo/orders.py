@@ -7,6 +7,8 @@ import argparse
 import hashlib
 import time
 
+import sonde
+
 
 class Shop:
     """Orders that were paid."""
@@ -35,7 +37,8 @@ def main(seconds):
     took = []
     while time.thread_time() < end and time.monotonic() < latest:  # longer on a busy machine
         start = time.monotonic()
-        shop.sell()
+        with sonde.span("order"):
+            shop.sell()
         took.append(time.monotonic() - start)
     print(f"an order takes {1e3 * sum(took) / len(took):.1f} ms")
 
