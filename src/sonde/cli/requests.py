@@ -135,6 +135,11 @@ def run(args: argparse.Namespace) -> int:
 def _explain_nothing(target: str, recording: Recording) -> str:
     values = recording.sessions[-1].read_config()
     if not values["source.request"]:
+        if all(one.find_state() != "running" for one in recording.sessions):
+            return (
+                "requests were not recorded here; SONDE_SOURCE_REQUEST=on, or `sonde run --set "
+                "source.request=on PROGRAM`, records them from the start"
+            )
         return (
             "requests are not recorded here; `sonde config "
             f"{target} source.request=on` starts it, SONDE_SOURCE_REQUEST=on from the beginning"

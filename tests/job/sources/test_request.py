@@ -169,3 +169,4 @@ def test_without_the_source_it_says_how_to_start_it(run, root, sonde_cli) -> Non
     (session,) = list_sessions(os.environ["SONDE_DIR"])
     done = sonde_cli("requests", session.folder)
     assert done.returncode == 1 and "source.request=on" in done.stderr
+    assert "sonde config" not in done.stderr  # it has ended
