@@ -620,3 +620,18 @@ def test_a_model_of_float64_is_only_mentioned() -> None:
     assert found.severity == "info" and found.evidence["float64_values_pct"] == 100
     narrow = record(30, torch_step=steps(), torch_module=layer("float32"))
     assert advise(narrow, "float64_model").findings == []
+
+
+@pytest.mark.parametrize(
+    ("threads", "device", "severity"),
+    [(24, "cpu", "warning"), (4, "cpu", "info"), (2, "cpu", None), (24, "cuda:0", None)],
+)
+def test_more_threads_than_processors_are_told(
+    threads: int, device: str, severity: str | None
+) -> None:
+    layer = {"module": "fc", "type": "Linear", "parameters": 10, "own_parameters": 10}
+    layer |= {"dtype": "float32", "device": device, "parent": None}
+    used = {"threads": threads, "interop_threads": 1, "allowed_cores": 2}
+    folder = record(30, torch_step=steps(), torch_module=once([layer]), torch_threads=once([used]))
+    found = advise(folder, "many_threads").findings
+    assert [one.severity for one in found] == ([severity] if severity else [])

@@ -12,6 +12,7 @@ from sonde.advice.rules import (
     input_bound,
     narrow_pool,
     pool_overhead,
+    sleeping_helper,
     stalled_waits,
 )
 from sonde.advice.verdict import Limits, Verdict
@@ -179,6 +180,33 @@ def test_a_pool_of_one_thread_that_waits_is_a_warning(
     assert found.fired is told
     assert (found.severity, found.line) == ("warning", "/job/fetch.py:14 in batch")
     assert found.evidence["mostly_for"] == "the network"
+
+
+ASLEEP = {
+    "piece": 0, "pid": 7, "readings": 1000, "waits": 40, "sleeps": 40, "waiting_pct": 98.0,
+    "sleeping_pct": 97.0, "others_pct": 0.0, "file": "/job/queue.py", "lineno": 11, "func": "look",
+}  # fmt: skip
+Asleep = namedtuple("Asleep", ASLEEP)
+
+
+@pytest.mark.parametrize(
+    ("change", "told"),
+    [
+        ({}, True),
+        ({"waits": 1}, False),  # it waits for the end of a thread
+        ({"sleeps": 400}, False),  # it looks ten times for each answer
+        ({"waiting_pct": 30.0}, False),
+        ({"sleeping_pct": 30.0}, False),
+        ({"others_pct": 60.0}, False),  # somebody works meanwhile
+    ],
+)
+def test_a_thread_that_sleeps_while_the_main_thread_waits_for_it_is_mentioned(
+    change: dict[str, object], told: bool
+) -> None:
+    limits = Limits({name: limit.default for name, limit in sleeping_helper.LIMITS.items()})
+    (found,) = sleeping_helper.judge([Asleep(**ASLEEP | change)], limits)
+    assert (found.fired, found.severity) == (told, "info")
+    assert found.line == "/job/queue.py:11 in look"
 
 
 GC = {
