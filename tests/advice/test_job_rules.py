@@ -264,6 +264,7 @@ def test_outliers_must_be_regular(every: int, told: bool) -> None:
 
 
 OUTLIERS = {
+    "queue_s": 0.0,
     "piece": 0, "host": "one", "pid": 1, "rank": None, "steps": 100, "step_s": 20.0, "lost_s": 9.0,
     "usual_s": 0.1, "outlier_ns": 3e9, "outliers": [7, 20, 51, 90],
     "excesses_s": [3.0, 2.0, 2.0, 2.0], "explained_pct": 80.0, "file": "job.py", "lineno": 3,
@@ -280,8 +281,17 @@ OUTLIERS = {
         ({"lost_s": 1.5}, False),
         ({"util_pct": 97.0}, False),
         ({"outliers": [7, 20], "excesses_s": [5.0, 4.0]}, False),
+        ({"queue_s": 60.0}, False),
     ],
-    ids=["all", "other code", "no samples", "little lost", "the GPU is busy", "two only"],
+    ids=[
+        "all",
+        "other code",
+        "no samples",
+        "little lost",
+        "the GPU is busy",
+        "two only",
+        "others have the processors",
+    ],
 )
 def test_outliers_that_come_irregularly_must_run_code_of_their_own(
     changes: dict, told: bool

@@ -28,6 +28,9 @@ LIMITS = {
     "apart": Limit(5, "times as long at a line as in other steps, from which only outliers run it"),
     "explained_pct": Limit(40, "of the extra time that is spent in code that only outliers run"),
     "certain_pct": Limit(60, "the same, if they do not come regularly"),
+    "starved_pct": Limit(
+        50, "of the steps waiting for a processor, from which what is not regular proves nothing"
+    ),
 }
 # Waiting for data, for the garbage collector, and for a GPU have rules of their own: a loop that
 # waits for its GPU only now and then waits for the work of all steps since. Waiting for a processor
@@ -96,6 +99,7 @@ gpu AS (
   GROUP BY 1 HAVING COUNT(util_pct) >= 3),
 known AS (SELECT host, pid, COUNT(*) AS samples FROM sample GROUP BY 1, 2)
 SELECT piece, host, pid, ANY_VALUE(rank) AS rank, COUNT(*) AS steps, SUM(whole_s) AS step_s,
+       COALESCE(SUM(queue_s), 0) AS queue_s,
        COALESCE(SUM(took_s - usual_s) FILTER (outlier), 0) AS lost_s, ANY_VALUE(usual_s) AS usual_s,
        MEDIAN(took_s * 1e9) FILTER (outlier) AS outlier_ns,
        LIST(step ORDER BY step) FILTER (outlier) AS outliers,
@@ -136,6 +140,9 @@ def _judge_process(rows: list[Any], limits: Limits) -> Iterator[Verdict]:
         title = f"Every {period} steps, one takes far longer"
     else:
         explained = (explained_pct or 0) >= limits.certain_pct and len(longest) >= limits.least
+        queue_pct = 100 * sum(row.queue_s for row in rows) / sum(row.step_s for row in rows)
+        # Where others have the processors, single steps are long for reasons that samples miss.
+        explained = explained and queue_pct < limits.starved_pct
         fired = lost_pct >= limits.chance_pct and explained
         title = "Now and then a step takes far longer, in code that other steps do not run"
     for row in rows:
