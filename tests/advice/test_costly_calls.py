@@ -44,6 +44,7 @@ def test_a_costly_call_is_named_with_its_line_and_what_to_do_instead() -> None:
         {"name": "imports", "func": "<module>"},  # at the top of a file
         {"name": "polling", "waiting_pct": 58.0},  # it waits, and burns nothing
         {"name": "tiny_sleeps", "queue_pct": 56.0},  # it waits for a processor, and burns none
+        {"name": "tiny_sleeps", "queue_pct": 50.0, "cpu_pct": 8.0, "given_pct": 16.0},  # in a crowd
         {"name": "tiny_sleeps", "cpu_pct": 1.0},  # its queue is not known, but that it used none is
     ],
 )

@@ -33,6 +33,9 @@ LIMITS = {
     "inner_pct": Limit(
         80, "of the time of one kind of call that another one, further in, takes: it is the cause"
     ),
+    "queued_pct": Limit(
+        50, "of the time at a sleep spent waiting for a processor: what it used, it used before"
+    ),
     "rest_pct": Limit(
         70, "of the main thread's time, less its queueing, spent waiting: others count, too"
     ),
@@ -204,8 +207,11 @@ def _counts(row: Any, rows: list[Any], limits: Limits) -> bool:
     kind = _BY_NAME[row.name]
     if row.thread != row.pid and not (row.rest_pct is None or row.rest_pct >= limits.rest_pct):
         return False
-    if kind.name == "imports" and row.func == "<module>":
-        return False  # a program that begins
+    queued = row.queue_pct >= limits.queued_pct / 100 * row.time_pct
+    if (kind.name == "tiny_sleeps" and queued) or (
+        kind.name == "imports" and row.func == "<module>"  # a program that begins
+    ):
+        return False
     if kind.stretch == SHORT and row.stretch_s > limits.short_s:
         return False
     if kind.stretch == LONG and row.stretch_s < limits.long_s:
