@@ -89,7 +89,7 @@ _KINDS = {
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     _options.add_target(
-        parser, "the recording to look at; it must have begun with source.request=on"
+        parser, "the recording to look at; its setting source.request must have been on"
     )
     _options.add_window(parser)
     parser.add_argument("--sort", choices=tuple(_SORTS), default="total", metavar="COLUMN",
