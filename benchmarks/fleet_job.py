@@ -126,12 +126,21 @@ class Source:
                 self.tables[folder.name] = rows
         self.session = self.tables.pop("sonde.session").to_pylist()[0]
         self.start_ns = int(self.session["start_wall_ns"])
-        steps = self.tables[_STEPS].sort_by("step")
-        middle = steps.slice(steps.num_rows // 2, 1).to_pylist()[0]
-        self.step_ns = int(middle["dur_ns"])
+        chosen = self._choose_step()
+        self.step_ns = int(chosen["dur_ns"])
         for name in _REPEATED:
-            self.tables[name] = self._cut(name, middle)
+            self.tables[name] = self._cut(name, chosen)
         self.tables[_STACKS] = self._choose_stacks()
+
+    def _choose_step(self) -> dict[str, Any]:
+        """Return the step in the middle of those with the most rows of modules: some are recorded
+        in part, and a job of such steps would be half as large on one day as on another."""
+        calls = self.tables[_CALLS]["step"].value_counts().to_pylist()
+        most = max(one["counts"] for one in calls)
+        whole = pa.array([one["values"] for one in calls if one["counts"] == most])
+        steps = self.tables[_STEPS].sort_by("step")
+        steps = steps.filter(pc.is_in(steps["step"], whole))
+        return dict(steps.slice(steps.num_rows // 2, 1).to_pylist()[0])
 
     def _cut(self, name: str, step: dict[str, Any]) -> pa.Table:
         """Return the rows of one step, with `t_ns` from its begin."""

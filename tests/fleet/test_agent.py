@@ -93,6 +93,8 @@ def test_a_cluster_answers_like_one_machine_and_who_is_missing_is_named(
         assert len(lines) == 2
         assert f"no answer from {gone} (1 of 3 hosts): nobody listens there" in part.stderr
         assert f"no answer from {late} (1 of 3 hosts): it has not answered in time" in part.stderr
+        hangs = sonde_cli("ps", f"@hosts:{late}", "--timeout", "1s")
+        assert hangs.returncode == 9 and "it has not answered in time" in hangs.stderr
         none = sonde_cli("query", f"@hosts:{gone}", sql)
         assert (none.returncode, none.stdout) == (9, "") and none.stderr.count("\n") == 1
     wait_for(lambda: "work at " in sonde_cli("stacks", f"@hosts:{good}").stdout, 60)

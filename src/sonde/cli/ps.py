@@ -16,7 +16,7 @@ from sonde.cli import _options, _table
 from sonde.cli._command_text import fit_commands
 from sonde.collector.retention import measure_bytes
 from sonde.errors import ConfigError, Error, NoSession
-from sonde.fleet.hosts import CLUSTER_TIMEOUT_S, find_cluster
+from sonde.fleet.hosts import find_cluster
 from sonde.session import Session, list_folders, source_states
 from sonde.session.ending import find_end_wall_ns, find_ending
 from sonde.session.files import find_refusal
@@ -57,6 +57,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
                         help="also show session ids and folders")  # fmt: skip
     _options.add_format(parser)
     _options.add_output(parser)
+    _options.add_cluster_timeout(parser)
 
 
 def run(args: argparse.Namespace) -> int:
@@ -114,7 +115,7 @@ def _list_cluster(args: argparse.Namespace) -> int:
     from sonde.fleet.cluster import ask_all
 
     request = {"request": "query", "sql": _OF_HOSTS}
-    found = ask_all(cluster, request, CLUSTER_TIMEOUT_S, hellos=_HELLOS)
+    found = ask_all(cluster, request, args.timeout, hellos=_HELLOS)
     found.require_some(cluster.target)
     rows = []
     for host, table in sorted(found.tables.items()):
