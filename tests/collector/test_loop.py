@@ -20,6 +20,7 @@ from sonde.collector import loop, retention
 from sonde.collector.process_end import KillCounts
 from sonde.collector.sensors import _gpu_client
 from sonde.collector.sensors._files import Reader
+from sonde.job.recorder import recorder
 from sonde.session import Session, list_sessions
 from sonde.session.schema import i64
 from sonde.store import archive
@@ -254,6 +255,22 @@ for n in range(100): emit(n)
     loop.Collector(str(root)).step(0.0)
     late.seal()
     assert query(Session(session.folder), "SELECT COUNT(*) AS n FROM job.row") == [{"n": 100}]
+
+
+def test_a_rank_that_is_learnt_is_taken_over_and_damage_is_not() -> None:
+    folder = sonde.start(collector="off")
+    assert folder is not None
+    session = recorder.session  # the writer's side of it
+    assert session is not None
+    watched = loop.Watched(Session(folder), KillCounts(Reader()))
+    assert watched.session.rank is None
+    session.learn_rank(3, 8)
+    session.learn_rank(4, 8)  # it is learnt once
+    watched.refresh()
+    assert (watched.session.rank, Session(folder).rank) == (3, 3)
+    Path(folder, "meta.json").write_bytes(b"?")
+    watched.refresh()
+    assert (watched.session.rank, watched.session.pid) == (3, os.getpid())
 
 
 def test_a_hundred_sessions_are_fine(root: Path, sonde_cli, run, monkeypatch) -> None:

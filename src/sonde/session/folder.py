@@ -44,8 +44,12 @@ class Session:
         self.start_wall_ns, self.wall_offset_ns = meta.wall_ns, meta.wall_ns - meta.monotonic_ns
 
     def refresh(self) -> None:
-        """Read again what may have become known since: which rank the process is."""
-        self.meta = self._read_meta()
+        """Read again what may have become known since: which rank the process is. What has become
+        of the file is not held against a session that was sound."""
+        try:
+            self.meta = self._read_meta()
+        except Damaged:
+            return
         self.rank = self.meta.rank
 
     def path(self, *parts: str) -> str:
