@@ -301,10 +301,15 @@ def test_nccl_is_seen_with_the_time_of_the_device(tmp_path: Path) -> None:
 
 ARGUED = """
 import sonde; sonde.start()
-import os, torch, torch.distributed as dist
+import os, time, torch, torch.distributed as dist
+from sonde.job.recorder import recorder
 how = {"init_method": "file://" + os.environ["MEET"], "world_size": 2, "rank": int(os.environ["MINE"])}
 dist.init_process_group("gloo", **how)
-dist.all_reduce(torch.ones(3))
+unknown = torch.ones(1)
+while unknown.item():  # by either of the two
+    time.sleep(0.01)
+    unknown = torch.tensor([float(recorder.session.meta.rank is None)])
+    dist.all_reduce(unknown)
 dist.destroy_process_group()
 """
 
