@@ -318,7 +318,7 @@ run(number, "print(sonde.step()); print(sonde.step())")
 print(sonde.step())
 assert [(one.number, one.kind) for one in ended] == [(n, "user") for n in range(4)], ended
 """
-    assert run(HEAD + code, kind).stdout.split() == ["None", "0", "1", "2", "3"]
+    assert run(HEAD + code, kind).stdout.split() == ["-1", "0", "1", "2", "3"]
 
 
 @pytest.mark.skipif(sys.version_info < (3, 14), reason="the executor came with Python 3.14")

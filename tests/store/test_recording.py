@@ -160,6 +160,7 @@ def test_everything_that_only_reads_is_allowed(recorded: Recording, sql: str) ->
         ("SELECT * FROM job.thign", "job.thing"),
         ("SELECT * FROM thing", "job.thing"),
         ("SELECT nme FROM job.thing", "name"),
+        ("SELECT generation FROM job.thing", "generation is a column of python.gc_pause"),
         ("SELEC 1", "syntax error"),
         ("SELECT name, COUNT(*) FROM job.thing", "GROUP BY"),
         ("SELECT CAST(name AS INT) FROM job.thing", "Conversion Error"),

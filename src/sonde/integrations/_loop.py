@@ -52,7 +52,8 @@ class Loop:
 
     def end_step(self, stage: str, epoch: float | None, global_step: int | None) -> None:
         """End a step."""
-        self._step = sonde.step()
+        number = sonde.step()
+        self._step = number if number >= 0 else None
         self._emit_step(self._step, self._library, stage, epoch, global_step)
 
     def log(self, values: dict[str, object], global_step: int | None) -> None:

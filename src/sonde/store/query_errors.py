@@ -13,6 +13,8 @@ from sonde.session.schema import Schema
 from sonde.store import listing
 from sonde.store.engine import is_too_large, too_large
 
+_MOST = 4  # tables that are named
+
 
 def explain_error(
     error: Exception, folder: str, list_tables: Callable[[], Sequence[Schema]], memory: str
@@ -36,9 +38,17 @@ def _hint(message: str, list_tables: Callable[[], Sequence[Schema]]) -> str:
         return "tables here: " + ", ".join(near or names)
     column = re.search(r'Referenced column "([^"]+)"', message)
     if column:
-        known = sorted({field.name for schema in list_tables() for field in schema.fields})
-        close = get_close_matches(column.group(1), known, 3)
-        return f"nearest columns: {', '.join(close)}" if close else ""
+        return _find_column(column.group(1), list_tables())
     if "Permission Error" in message or "disabled" in message:
         return "SQL here reads the recording and nothing else: no files, no network, no settings"
     return ""
+
+
+def _find_column(name: str, tables: Sequence[Schema]) -> str:
+    """Return which tables have a column of this name, else the nearest names."""
+    having = [schema.table for schema in tables if name in {field.name for field in schema.fields}]
+    if having:
+        return f"{name} is a column of {', '.join(having[:_MOST])}"
+    known = sorted({field.name for schema in tables for field in schema.fields})
+    close = get_close_matches(name, known, 3)
+    return f"nearest columns: {', '.join(close)}" if close else ""

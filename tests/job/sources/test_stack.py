@@ -20,7 +20,7 @@ from sonde.session import Session, stack_table
 from sonde.session.target import find_sessions
 from sonde.store.recording import Recording, open_recording
 from stress import stacks as stress
-from support import oracle
+from support import native_tools, oracle
 
 JOB = """
 import sys, threading, time
@@ -486,6 +486,28 @@ def test_a_reading_that_is_interrupted_makes_no_stack_that_never_existed(root) -
     found = stress.list_stacks(stress.run_interrupted(3))
     assert sum(count for _frames, count in found) > 1000
     assert oracle.find_faults(found) == {}
+
+
+@pytest.mark.skipif(shutil.which(os.environ.get("CC", "cc")) is None, reason="no C compiler here")
+def test_a_new_deep_stack_is_believed_where_system_calls_are_slow(start, tmp_path) -> None:
+    process = start(
+        "import sonde, time\n"
+        "sonde.start(collector=False, stack_every='1ms')\n"
+        "print('ready', flush=True)\n"
+        "def sink(n): return sink(n - 1) if n else rest()\n"
+        "def rest(): time.sleep(1000)\n"
+        "end = time.monotonic() + 0.3\n"
+        "while time.monotonic() < end: sum(range(1000))\n"
+        "sink(30)",
+        LD_PRELOAD=str(native_tools.make_slow_reads(tmp_path)), SLOW_READS="steady",
+    )  # fmt: skip
+    session = find_sessions(str(process.pid), os.environ["SONDE_DIR"])[0]
+
+    def find_names() -> set[str]:
+        nodes = stack_table.read_nodes(session)
+        return {nodes.frame(at).func for at in range(1, len(nodes))}
+
+    wait_for(lambda: "rest" in find_names())
 
 
 @pytest.mark.skipif(

@@ -5,7 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 
 import sonde
-from sonde.job.torch.steps import END, OPTIMIZER, ROOT, USER, Step, Steps
+from sonde.job.torch.steps import END, OPTIMIZER, ROOT, USER, Step, Steps, steps
 from sonde.session import list_sessions
 from support.needs import need
 
@@ -26,6 +26,21 @@ def test_steps_are_counted_and_follow_each_other() -> None:
 def test_without_a_listener_nothing_is_counted() -> None:
     steps = Steps()
     assert steps.end(USER) is None and steps.number == 0
+
+
+def test_a_step_may_be_written_as_a_block() -> None:
+    with sonde.step() as number:
+        assert number == -1  # nobody counts
+    ended: list[Step] = []
+    listen = ended.append
+    steps.subscribe(listen)
+    try:
+        for _ in range(3):
+            with sonde.step():
+                pass
+    finally:
+        steps.unsubscribe(listen)
+    assert [one.kind for one in ended] == [USER] * 3
 
 
 def test_the_users_word_silences_optimizers_and_models() -> None:
@@ -77,7 +92,7 @@ def test_the_end_of_the_recording_is_never_silenced() -> None:
 
 
 def test_step_does_nothing_where_nothing_is_recorded() -> None:
-    assert sonde.step() is None
+    assert sonde.step() == -1
 
 
 LOOP = """

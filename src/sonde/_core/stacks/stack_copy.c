@@ -11,28 +11,22 @@
  */
 #include "stacks/stack_copy.h"
 #include "kernel/read_memory.h"
+#include "stacks/reading_time.h"
 
 #if SONDE_HAS_FRAMES
 
 #include <errno.h>
 #include <string.h>
 
-/* Copying the top takes a few dozen nanoseconds of a system call of one microsecond. If the call
- * took this long, and longer than it usually does here, we were interrupted, maybe between the
- * copies. The same goes for what lies below, plus some time for each byte. */
-#define SLOW_NS 2500
-#define SLOWEST_NS 20000
+/* What lies below the top may take this much longer to read: see reading_time.c. */
 #define SLOW_BYTES_PER_NS 2
 #define SLOW_CHUNK_NS 1500
-#define FIRST_READINGS 64
-#define SPLIT_NS 600 /* for one more system call */
 #define WINDOW_BELOW 1536
 #define WINDOW_ABOVE 256
 #define LOWER_BYTES (96 * 1024)
 
 sonde_stack_copy sonde_copy;
 #if PY_VERSION_HEX >= 0x030b0000
-static int64_t usual_ns = 800; /* how long reading the top usually takes here */
 static uintptr_t current_after; /* the innermost frame after the second copy of the window */
 static _Alignas(8) char first_bytes[WINDOW_BELOW + WINDOW_ABOVE + FRAME_BYTES];
 static _Alignas(8) char window_bytes[sizeof first_bytes];
@@ -101,16 +95,6 @@ raw_frame *sonde_stack_copy_find(uintptr_t address, int level)
 }
 
 #if PY_VERSION_HEX >= 0x030b0000
-/* Return how long reading the top may take: three times the median; in strict mode hardly longer
- * than usual. */
-static int64_t limit_ns(void)
-{
-    if (sonde_copy.is_strict)
-        return usual_ns * 9 / 8 + SPLIT_NS;
-    int64_t most_ns = 3 * usual_ns;
-    return most_ns < SLOW_NS ? SLOW_NS : most_ns > SLOWEST_NS ? SLOWEST_NS : most_ns;
-}
-
 /* ---- the thread's state, and the top of its stack ----------------------------------- */
 
 /* Move the window to where the state now says it should lie. Returns 0 if it was there already. */
@@ -222,13 +206,9 @@ static int is_window_sound(void)
 static int is_slow(void)
 {
     int64_t took_ns = sonde_clock_ns() - sonde_copy.begin_ns;
-    if (!sonde_copy.is_strict) {
-        static int readings; /* the first readings change the usual time in large steps */
-        int64_t step_ns = readings < FIRST_READINGS ? usual_ns / 16 : 8;
-        readings += readings < FIRST_READINGS;
-        usual_ns += took_ns > usual_ns ? step_ns : -step_ns;
-    }
-    return took_ns > limit_ns();
+    if (!sonde_copy.is_strict)
+        sonde_reading_top_took(took_ns);
+    return took_ns > sonde_reading_top_limit(sonde_copy.is_strict);
 }
 
 int sonde_stack_copy_top(sonde_view *view)
@@ -346,13 +326,13 @@ static int read_lower(const sonde_view *view)
 {
     sonde_piece pieces[2 * MOST_CHUNKS + 4];
     second_look between, after;
-    int64_t most_ns = 3 * limit_ns() / 2 + (sonde_copy.lower_n - 1) * SLOW_CHUNK_NS +
+    int64_t more_ns = (sonde_copy.lower_n - 1) * SLOW_CHUNK_NS +
                       sonde_copy.outside_n * (int64_t)SLOW_PIECE_NS;
     int n = 0;
     for (; n < sonde_copy.lower_n; n++) {
         size_t bytes = sonde_copy.lower[n].high - sonde_copy.lower[n].low;
         pieces[n] = (sonde_piece){sonde_copy.lower[n].bytes, sonde_copy.lower[n].low, bytes};
-        most_ns += 2 * (int64_t)(bytes / SLOW_BYTES_PER_NS);
+        more_ns += 2 * (int64_t)(bytes / SLOW_BYTES_PER_NS);
     }
     n += ask_for_look(&between, view, pieces + n);
     int first_n = sonde_copy.lower_n + 1;
@@ -365,8 +345,9 @@ static int read_lower(const sonde_view *view)
         return -EFAULT;
     /* Longer than this would be time enough to leave all these frames and come back by another
      * way. */
-    sonde_copy.most_ns = most_ns;
-    if (sonde_clock_ns() - sonde_copy.begin_ns > most_ns)
+    int64_t took_ns = sonde_clock_ns() - sonde_copy.begin_ns;
+    sonde_copy.most_ns = sonde_reading_rest_limit(sonde_copy.is_strict, took_ns, more_ns);
+    if (took_ns > sonde_copy.most_ns)
         return -EINTR;
     return still_holds(&between) && still_holds(&after) ? 0 : -EAGAIN;
 }
@@ -385,7 +366,7 @@ int sonde_stack_copy_rest(const sonde_view *view)
 {
     sonde_copy.junction = 0;
     sonde_copy.lower_n = 0;
-    sonde_copy.limit_ns = limit_ns();
+    sonde_copy.limit_ns = sonde_reading_top_limit(sonde_copy.is_strict);
     sonde_copy.most_ns = 3 * sonde_copy.limit_ns / 2;
     if (!needs_lower() || (find_lower() == 0 && find_junction() == 0 && read_lower(view) == 0))
         return 0;

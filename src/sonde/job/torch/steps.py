@@ -26,10 +26,22 @@ Steps = _core.Steps
 steps = Steps()
 
 
-def step() -> int | None:
+class EndedStep(int):
+    """The number of a step that has ended. As a block, `with sonde.step():`, it does no more."""
+
+    def __enter__(self) -> EndedStep:
+        return self
+
+    def __exit__(self, *_error: object) -> None:
+        pass
+
+
+def step() -> EndedStep:
     """End a step of training or inference.
 
     sonde finds the ends of steps by itself, from optimizers and models. Once you call this, nothing
-    else ends steps, unless you stop calling it. Return the number of the step that has ended, as in
-    python.torch_step, or None if the program is not being recorded."""
-    return steps.end(USER)
+    else ends steps, unless you stop calling it. Call it at the end of the loop's body, or put the
+    body into `with sonde.step():`, where each block ends the step before it. Return the number of
+    the step that has ended, as in python.torch_step, or -1 if the program is not being recorded."""
+    number = steps.end(USER)
+    return EndedStep(-1 if number is None else number)
