@@ -20,7 +20,7 @@ class ForkLock:
     with the lock held. Nothing is done at the fork itself, since most children never need it."""
 
     def __init__(self, settle: Callable[[], object]) -> None:
-        self._settle, self._forks = settle, _core.forks()
+        self._settle, self._forks, self._wanted = settle, _core.forks(), -1
         # One for each process: a thread of the parent may have held the parent's, and that thread
         # does not exist in the child.
         self._locks = {self._forks: RLock()}
@@ -35,6 +35,15 @@ class ForkLock:
 
     def __exit__(self, *_error: object) -> None:
         self._locks[self._forks].release()
+
+    def want(self) -> None:
+        """In a child that has something to write: have the state settled before it ends."""
+        self._wanted = _core.forks()
+        _core.fork_settled()
+
+    def is_wanted(self) -> bool:
+        """Tell whether this process has called `want`."""
+        return self._wanted == _core.forks()
 
     def is_inherited(self) -> bool:
         """Tell whether the state is a parent's."""

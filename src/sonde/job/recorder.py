@@ -350,12 +350,13 @@ class Recorder:
 
     def _finish(self) -> None:
         has_failed = find_last_exception() is not None
-        if self.lock.is_inherited() and not has_failed:
+        is_worth_it = has_failed or self.lock.is_wanted()
+        if self.lock.is_inherited() and not is_worth_it:
             return  # a short-lived child, which was never recorded: leaving the parent's takes long
         self.leave_if_filtered()
-        if is_new := has_failed and self.session is None:
+        if is_new := is_worth_it and self.session is None:
             self.begin_in_child()  # a child that fails at once is worth a session
-        self.end_with_program(is_new)
+        self.end_with_program(is_new and has_failed)
 
     def end_with_program(self, is_new: bool) -> None:
         """End recording at the end of the program; `is_new`: it began only now, as that failed."""

@@ -15,10 +15,13 @@ if TYPE_CHECKING:
     from collections.abc import Callable
     from typing import Protocol
 
+    from sonde.job.fork import ForkLock
+
     class Owner(Protocol):
         """The recorder, as far as a source may use it."""
 
         since_ns: int
+        lock: ForkLock
 
         @property
         def session(self) -> SessionWriter | None: ...
@@ -26,7 +29,6 @@ if TYPE_CHECKING:
         def note(self, source: str, state: str, detail: str | None = None) -> None: ...
         def publish(self) -> None: ...
         def leave_if_filtered(self) -> bool: ...
-        def begin_in_child(self) -> None: ...
 
     class Source(Protocol):
         """A plugin that produces rows inside the job."""
@@ -80,13 +82,13 @@ class SourceContext:
         """Return a context for a part of the source that is switched off alone if it fails."""
         return SourceContext(self._owner, name)
 
-    def begin_in_child(self) -> None:
-        """In a forked child that is not recorded yet, begin its recording now. While another thread
-        does so, wait for it."""
-        if self._forks != _core.forks():
-            _core.undisturbed(
-                SourceContext(self._owner, "recorder").guard(self._owner.begin_in_child)
-            )
+    def is_inherited(self) -> bool:
+        """Tell whether this is a forked child whose own recording has not begun."""
+        return self._forks != _core.forks()
+
+    def want_in_child(self) -> None:
+        """In a forked child that is not recorded yet: have its recording begin before it ends."""
+        self._owner.lock.want()
 
     def publish(self) -> None:
         """Have every source write what it has not written yet."""

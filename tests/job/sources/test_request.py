@@ -117,14 +117,31 @@ if (child := os.fork()) == 0:
     before.send(task_id="a", task=task)
     assert Flask().full_dispatch_request().status_code == 503
     after.send(task_id="a", task=task, retval=1, state="SUCCESS")
-    os._exit(0)
+    sys.exit()
 assert os.waitpid(child, 0)[1] == 0
 if (child := os.fork()) == 0:
     make("starlette.applications", Starlette=Starlette)  # the child imports it itself
     import colorsys
     async def send(message): pass
     asyncio.run(Starlette()({"type": "http", "method": "POST"}, None, send))
-    os._exit(0)
+    sys.exit()
+assert os.waitpid(child, 0)[1] == 0
+"""
+# Whoever begins the recording of a child, it is not its first request.
+AT_ONCE = """
+import sonde.job.sources.request
+kept, began, is_asked = sonde.job.sources.request.Source.start, [], False
+def start_noted(source):
+    began.append(is_asked and threading.current_thread() is threading.main_thread())
+    kept(source)
+if (child := os.fork()) == 0:
+    sonde.job.sources.request.Source.start = start_noted
+    is_asked = True
+    Flask().full_dispatch_request()
+    is_asked = False
+    deadline = time.monotonic() + 120
+    while not began and time.monotonic() < deadline: time.sleep(0.01)
+    os._exit(began != [False])
 assert os.waitpid(child, 0)[1] == 0
 """
 # The thread that begins the recording of a child is held up right before it starts our source.
@@ -154,9 +171,14 @@ def list_requests() -> list[tuple[object, ...]]:
     return [tuple(row.values()) for row in sonde.open(folders).query(sql).to_pylist()]
 
 
-def test_the_first_request_of_a_forked_child_begins_its_recording(run, root) -> None:
+def test_the_first_requests_of_a_forked_child_have_rows_however_short_its_life(run, root) -> None:
     run(FRAMEWORKS + START + FORKS)
     assert list_requests() == [("celery", None, 0), ("flask", 503, 1), ("starlette", 404, 0)]
+
+
+def test_the_first_request_of_a_forked_child_does_not_wait_for_its_recording(run, root) -> None:
+    run(FRAMEWORKS + START + AT_ONCE)
+    assert list_requests() == [("flask", 503, 0)]
 
 
 def test_a_request_that_comes_while_the_recording_of_a_child_begins_has_a_row(run, root) -> None:

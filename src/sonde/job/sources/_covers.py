@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import sys
+from collections import deque
 from contextvars import ContextVar
 from functools import partial
 
@@ -21,8 +22,8 @@ if TYPE_CHECKING:
         """Whoever writes the rows."""
 
         write_row: Callable[..., object]
+        emit: _core.Writer
 
-        def begin_in_child(self) -> None: ...
         def guard(
             self, call: Callable[..., object], *, in_child: bool
         ) -> Callable[..., object]: ...
@@ -70,18 +71,20 @@ SERVED: ContextVar[UnderWay | None] = ContextVar("sonde_request", default=None)
 
 class Covers:
     """What stands in front of frameworks and servers. In a forked child all of it stays in place,
-    and the source of the child takes over: nothing is missed while its recording begins."""
+    and the source of the child takes over. Rows of the time until then are held for it: a request
+    does not wait until a recording has begun."""
 
     def __init__(self) -> None:
         self._source: RowSource | None = None
-        self._in_flight = InFlight()
+        self._forks, self._in_flight = _core.forks(), InFlight()
         self._watches: list[ImportWatch] = []
         self._done: set[tuple[str, str]] = set()
         self._undo: list[Callable[[], object]] = []
+        self._held: deque[tuple[int, tuple[object, ...]]] = deque()
 
     def give(self, source: RowSource, covers: list[Cover]) -> None:
         """Have this source write the rows from now on, and cover what the program has imported."""
-        self._source, self._in_flight = source, InFlight()  # those of a parent are not ours
+        self._source = source
         self._stop_watches()
         for module, name, make in covers:
             if (module, name) not in self._done:
@@ -91,6 +94,7 @@ class Covers:
         for watch in self._watches:
             watch.start()
             watch.find_spec("")  # the program may have imported it already
+        self._write_held()
 
     def take_away(self) -> None:
         """Leave the program as it was."""
@@ -98,12 +102,29 @@ class Covers:
         self._done.clear()
         while self._undo:
             self._undo.pop()()
-        self._source = None
+        self._source, self._in_flight = None, InFlight()
+
+    def hold(self, inherited: RowSource, row: tuple[object, ...]) -> None:
+        """Keep a row of a child until it has a source of its own."""
+        self._held.append((_core.forks(), row))
+        if self._source is not inherited:  # since a moment ago
+            self._write_held()
+
+    def _write_held(self) -> None:
+        """Write the rows that were held. Two threads may do so at once: each row is taken once."""
+        source = self._source
+        while source is not None:
+            try:
+                forks, row = self._held.popleft()
+            except IndexError:
+                return
+            if forks == _core.forks():  # else it is the parent's
+                source.emit(*row)
 
     def begin(self, *, is_served: bool = False) -> UnderWay:
-        """Note that a request begins. In a new child it begins the recording."""
-        if self._source is not None:
-            self._source.begin_in_child()
+        """Note that a request begins."""
+        if self._forks != _core.forks():  # those of a parent are not ours
+            self._forks, self._in_flight = _core.forks(), InFlight()
         return UnderWay(self._in_flight, is_served=is_served)
 
     def note(self, *request: Any) -> None:

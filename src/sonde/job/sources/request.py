@@ -30,9 +30,9 @@ class Source:
     """Writes a row for each request."""
 
     def __init__(self, context: SourceContext) -> None:
-        self._emit = context.writer(Request)
-        self.guard, self.begin_in_child = context.guard, context.begin_in_child
-        self.write_row = context.guard(self._write)
+        self.emit = context.writer(Request)
+        self._context, self.guard = context, context.guard
+        self.write_row = context.guard(self._write, in_child=True)
 
     def start(self) -> None:
         _covers.give(self, [*Frameworks(_covers).list_covers(), *Servers(_covers).list_covers()])
@@ -50,13 +50,18 @@ class Source:
         error = failed or sys.exc_info()[0]
         method, route, status, function = describe(request, answer)
         file, first_line = _find_code(function)
-        self._emit(
+        row = (
             under_way.t_ns, _core.clock_ns() - under_way.t_ns, framework, method,
             None if route is None else str(route)[:_MOST_CHARS],
             status if isinstance(status, int) and error is None else None,
             None if error is None else error.__name__, get_native_id(), under_way.others,
             file, first_line,
         )  # fmt: skip
+        if self._context.is_inherited():
+            self._context.want_in_child()
+            _covers.hold(self, row)
+        else:
+            self.emit(*row)
 
 
 def _find_code(function: Any) -> tuple[str | None, int | None]:
