@@ -1,4 +1,4 @@
-"""Databases that are kept between queries: nothing of one query reaches the next."""
+"""The engine's limits, and archived rows that are remembered."""
 
 from __future__ import annotations
 
@@ -6,44 +6,10 @@ import subprocess
 import sys
 from pathlib import Path
 
-import duckdb
 import pyarrow as pa
 import pyarrow.parquet as pq
-import pytest
 
 from sonde.store.archive import Segment, SegmentMemory
-from sonde.store.engine import EnginePool
-
-MEMORY = "256MiB"
-
-
-def test_a_kept_database_has_no_tables_of_the_query_before_and_stays_locked() -> None:
-    pool = EnginePool(1)
-    try:
-        with pool.lend(MEMORY) as first:
-            first.execute("CREATE SCHEMA memory.python")
-            first.execute("CREATE VIEW memory.python.stack AS SELECT 1 AS n")
-        with pool.lend(MEMORY) as second:
-            assert second is first
-            with pytest.raises(duckdb.CatalogException):
-                second.sql("FROM python.stack")
-            with pytest.raises(duckdb.InvalidInputException, match="locked"):
-                second.execute("SET enable_external_access = true")
-            with pool.lend(MEMORY) as third, pool.lend("300MiB") as other:
-                assert third is not first and other is not first
-    finally:
-        pool.close()
-
-
-def test_a_database_whose_query_failed_is_not_kept() -> None:
-    pool = EnginePool(1)
-    with pytest.raises(ZeroDivisionError), pool.lend(MEMORY) as first:
-        raise ZeroDivisionError
-    with pool.lend(MEMORY) as second:
-        assert second is not first
-    pool.close()
-    with pytest.raises(duckdb.ConnectionException):
-        first.execute("SELECT 1")
 
 
 def test_archived_rows_are_remembered_up_to_a_size_and_as_long_as_the_file_is_the_same(

@@ -49,6 +49,7 @@ class AgentServer(flight.FlightServerBase):  # type: ignore[misc]
             super().__init__(f"{kind}://{shown}:{port}", tls_certificates=pair)
         except (pa.ArrowException, OSError) as error:
             raise Error(f"{shown}:{port} cannot be listened on: {_shorten(error)}") from None
+        leave.pool.prepare(leave.memory)
 
     # ---- what Flight calls -----------------------------------------------------------------------
 

@@ -16,8 +16,8 @@ from sonde.fleet.protocol import PROCESSES
 from sonde.session import Session, steering
 from sonde.session.target import find_sessions
 from sonde.settings import list_keys
-from sonde.store.engine import EnginePool, abandoned
-from sonde.store.recording import Recording
+from sonde.store.engine import abandoned
+from sonde.store.pool import EnginePool, PooledRecording
 
 LONGEST_S = 300.0  # of any request
 _LOOK_S = 0.5  # for all processes of the host to be sampled
@@ -69,7 +69,7 @@ def _query(asked: Asked, leave: Leave) -> pa.Table:
     if len(abandoned) >= _MOST_ABANDONED:
         raise Error("this agent has queries that do not end; start it anew")
     sql = _read_text(asked, "sql")
-    recording = Recording(_find(asked, leave), pool=leave.pool)
+    recording = PooledRecording(_find(asked, leave), leave.pool)
     return recording.query(sql, timeout_s=_read_timeout(asked), memory=leave.memory)
 
 

@@ -43,6 +43,10 @@ class LazyTable:
                 raise
         return self._rows.__arrow_c_stream__(requested_schema)
 
+    def renew(self, read: Callable[[], pa.Table]) -> None:
+        """Forget the rows; the next query reads them in another way."""
+        self._read, self._rows, self.error = read, None, None
+
 
 class CombinedTable:
     """One table of many sessions."""
@@ -57,10 +61,10 @@ class CombinedTable:
         self.tables, self._read, self._by_engine = tables, read, by_engine
         self.name = tables[0].schema.table
         columns = combine_schemas([arrow_schema(table.schema) for table in tables])
-        self.stream = LazyTable(self.name, columns, self._read_whole)
+        self.stream = LazyTable(self.name, columns, self.read_whole)
         self._few: list[Segment] = []  # that are read with the live rows
 
-    def _read_whole(self) -> pa.Table:
+    def read_whole(self) -> pa.Table:
         wanted = self.stream.schema
         live = [table.read_live() for table in self.tables if table.ring is not None]
         few = [self._read(part) for part in self._few]
@@ -74,16 +78,27 @@ class CombinedTable:
         """Return the relation; its rows are read when it is scanned. `verified` leaves out damaged
         segments, which means reading every byte of them."""
         relation = connection.from_arrow(self.stream)
-        groups = self._group(verified)
-        if sum(part.last - part.first for _, parts in groups for part in parts) <= _FEW:
-            self._few, groups = [part for _, parts in groups for part in parts], []
+        groups = [] if self.take_few(verified=verified) else self._group(verified)
         for schema, segments in groups:
             archived = self._open_files(connection, schema, [one.path for one in segments])
             relation = relation.union(_align(archived, self.stream.schema))
-        schema = self.tables[0].schema
-        if len(self.tables) == 1 or schema.scope != "host":
+        if not self.has_copies:
             return relation
-        return keep_once_per_host(relation, [field.name for field in schema.fields])
+        return keep_once_per_host(relation, [f.name for f in self.tables[0].schema.fields])
+
+    @property
+    def has_copies(self) -> bool:
+        """Whether several sessions have the same rows about a machine."""
+        return len(self.tables) > 1 and self.tables[0].schema.scope == "host"
+
+    def take_few(self, *, verified: bool) -> bool:
+        """Have the stream read archived rows with the live ones, if there are few; tell whether it
+        reads all rows."""
+        parts = [part for _, parts in self._group(verified) for part in parts]
+        if sum(part.last - part.first for part in parts) > _FEW:
+            return False
+        self._few = parts
+        return True
 
     def _open_files(
         self, connection: duckdb.DuckDBPyConnection, schema: pa.Schema, paths: list[str]
@@ -113,7 +128,7 @@ class CombinedTable:
 def combine_schemas(schemas: Sequence[pa.Schema]) -> pa.Schema:
     """Return all columns of all schemas; where types differ, one that can hold both."""
     found: dict[str, pa.DataType] = {}
-    for schema in schemas:
+    for schema in {id(schema): schema for schema in schemas}.values():  # most have the same
         for field in schema:
             known = found.setdefault(field.name, field.type)
             if known != field.type:

@@ -7,7 +7,7 @@ import queue
 import resource
 import threading
 import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from typing import Any
 
@@ -16,7 +16,6 @@ import pyarrow as pa
 
 from sonde import _core, settings
 from sonde.errors import QueryError
-from sonde.store.archive import SegmentMemory, read_segment
 
 # What gets the rows of a query: (connection, SQL, most bytes, whether nobody waits any more).
 Fetch = Callable[[duckdb.DuckDBPyConnection, str, int, threading.Event], Any]
@@ -25,8 +24,8 @@ Rows = tuple[list[str], list[tuple[Any, ...]]]  # names of columns, rows
 PIECE_ROWS = 100_000  # of a result that comes in pieces
 _LEAST_ROWS = 2048  # as many as the engine makes at once; a row may hold megabytes of text
 _STACK_BYTES = 16 << 20  # of address space for each thread of the engine
-_REMEMBERED_BYTES = 64 << 20  # of archived rows, for the next question about them
-_GIVES_BACK = {
+# What a query is done with goes back to the system, so that a user's program stays small.
+GIVES_BACK = {
     "allocator_flush_threshold": "1MB",
     "allocator_bulk_deallocation_flush_threshold": "1MB",
 }
@@ -34,13 +33,11 @@ _INTERRUPT_S = 2.0  # for the engine to notice that it was interrupted
 
 
 def connect(
-    memory: str, folders: Sequence[str] = (), *, keeps_memory: bool = False
+    memory: str, folders: Sequence[str] = (), *, tuning: Mapping[str, str] = GIVES_BACK
 ) -> duckdb.DuckDBPyConnection:
     """Open a database in memory that can reach no network, and no file but those in `folders`.
 
-    What a query is done with goes back to the system, so that a server stays small; with
-    `keeps_memory` it stays for the next query, which saves a tenth of the time of many small ones.
-    """
+    `tuning` are more of the engine's settings."""
     # Without a folder to spill to, a query that needs too much memory ends with a clear error.
     connection = duckdb.connect(
         ":memory:",
@@ -50,7 +47,7 @@ def connect(
             "autoinstall_known_extensions": "false",
             "memory_limit": memory,
             "temp_directory": "",
-            **({} if keeps_memory else _GIVES_BACK),
+            **tuning,
         },
     )
     quoted = ", ".join("'" + folder.replace("'", "''") + "'" for folder in folders)
@@ -59,58 +56,6 @@ def connect(
     # A time reads the same everywhere.
     connection.execute("SET TimeZone = 'UTC'")
     return connection
-
-
-class EnginePool:
-    """Lends databases to queries, and keeps some of those that are given back: to open one takes
-    far longer than a small query. Its threads stay, too, so it is for a server, not for a user's
-    program. What these queries read of the archive is remembered as well."""
-
-    def __init__(self, most: int) -> None:
-        self.lends_again = most > 0
-        self._most, self._kept = most, list[tuple[str, duckdb.DuckDBPyConnection]]()
-        self.read_segment = SegmentMemory(_REMEMBERED_BYTES).read if most else read_segment
-        self._lock = threading.Lock()
-
-    @contextmanager
-    def lend(self, memory: str, folders: Sequence[str] = ()) -> Iterator[duckdb.DuckDBPyConnection]:
-        """Lend a database without tables, whose settings cannot be changed. It reads `folders`,
-        unless it is lent again, to a query about others."""
-        connection = self._take(memory)
-        if connection is None:
-            connection = connect(memory, () if self.lends_again else folders)
-            connection.execute("SET lock_configuration = true")
-        try:
-            if self._most:
-                connection.begin()  # its end takes all tables away again, faster than to drop them
-            yield connection
-        except BaseException:
-            if connection not in abandoned:
-                connection.close()
-            raise
-        self._give_back(memory, connection)
-
-    def _take(self, memory: str) -> duckdb.DuckDBPyConnection | None:
-        with self._lock:
-            if self._kept and self._kept[-1][0] == memory:
-                return self._kept.pop()[1]
-        return None
-
-    def _give_back(self, memory: str, connection: duckdb.DuckDBPyConnection) -> None:
-        if self._most:
-            connection.rollback()
-            with self._lock:
-                if len(self._kept) < self._most:
-                    self._kept.append((memory, connection))
-                    return
-        connection.close()
-
-    def close(self) -> None:
-        """Close the databases that are kept."""
-        with self._lock:
-            kept, self._kept = self._kept, []
-        for _memory, connection in kept:
-            connection.close()
 
 
 @contextmanager

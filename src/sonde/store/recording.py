@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import warnings
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from functools import partial
 from typing import TypeVar
 
@@ -17,7 +18,7 @@ from sonde.session.schema import Schema
 from sonde.session.target import add_children, add_ranks, find_sessions
 from sonde.store import archive, catalog, listing
 from sonde.store.combined import CombinedTable, LazyTable, create_view, raise_own_error
-from sonde.store.engine import EnginePool, abandoned, connect, iter_pieces, run
+from sonde.store.engine import abandoned, connect, iter_pieces, run
 from sonde.store.host_copies import leave_out_copies
 from sonde.store.place import is_place
 from sonde.store.query_errors import explain_error
@@ -54,11 +55,8 @@ def find_targets(target: str) -> Sequence[Session]:
 class Recording:
     """What one process or many left behind, live or ended."""
 
-    def __init__(
-        self, sessions: Sequence[Session], *, warns: bool = False, pool: EnginePool | None = None
-    ) -> None:
+    def __init__(self, sessions: Sequence[Session], *, warns: bool = False) -> None:
         self.sessions = list(sessions)
-        self._pool = pool or EnginePool(0)
         self._shared = find_shared_tables(self.sessions)
         self._warns = warns  # once, when names are missing
 
@@ -73,19 +71,9 @@ class Recording:
 
     def _repr_html_(self) -> str:
         """Return the processes as a table, for notebooks."""
-        from sonde.markup import show_box, show_table
-        from sonde.words import name_program, show_moment
+        from sonde.store.notebook import show_processes  # only here: few programs are notebooks
 
-        rows = [
-            (str(one.pid), one.rank, one.host, one.find_state(), show_moment(one.start_wall_ns),
-             name_program(one.meta.argv))
-            for one in self.sessions[:_SHOWN]
-        ]  # fmt: skip
-        left = len(self.sessions) - len(rows)
-        lines = [f"{left} more are not shown"] if left else []
-        title = "A recording: .query(sql) asks it, .tables() lists its tables"
-        names = ("pid", "rank", "host", "state", "start", "program")
-        return show_box(title, lines, show_table(names, rows))
+        return show_processes(self.sessions, _SHOWN)
 
     def tables(self) -> list[Schema]:
         """Return every table that can be queried, with its columns as a query sees them."""
@@ -161,18 +149,8 @@ class Recording:
         timeout_s: float,
         memory: str,
     ) -> Iterator[pa.RecordBatch]:
-        connection = connect(memory, self._list_folders())
-        try:
-            require_select(connection, sql)
-            streams = self._register(connection, text)
-            for name, rows in given.items():
-                connection.register(name, rows)
-            connection.execute("SET lock_configuration = true")
-            with raise_own_error(streams):
-                yield from iter_pieces(connection, self._qualify(sql), timeout_s)
-        finally:
-            if connection not in abandoned:
-                connection.close()
+        with self._connect(sql, text, given, memory) as connection:
+            yield from iter_pieces(connection, self._qualify(sql), timeout_s)
 
     def _is_vanished(self, error: Exception) -> bool:
         """Tell whether files have been replaced since they were listed; they are listed again."""
@@ -185,8 +163,7 @@ class Recording:
         return explain_error(error, self.sessions[0].folder, self.tables, memory)
 
     def _warn(self) -> None:
-        lines = describe_missing_names(self.sessions).values() if self._warns else ()
-        for line in lines:
+        for line in describe_missing_names(self.sessions).values() if self._warns else ():
             self._warns = False
             warnings.warn(line, stacklevel=3)
 
@@ -202,11 +179,26 @@ class Recording:
         return FrozenRecording(self.sessions, text)
 
     def _query_once(self, sql: str, text: str, timeout_s: float, memory: str) -> pa.Table:
-        with self._pool.lend(memory, self._list_folders()) as connection:
+        with self._connect(sql, text, {}, memory) as connection:
+            return run(connection, self._qualify(sql), timeout_s, memory)
+
+    @contextmanager
+    def _connect(
+        self, sql: str, text: str, given: Mapping[str, pa.Table], memory: str
+    ) -> Iterator[duckdb.DuckDBPyConnection]:
+        """Open a database for one query, with the tables that `text` names."""
+        connection = connect(memory, self._list_folders())
+        try:
             require_select(connection, sql)
             streams = self._register(connection, text)
+            for name, rows in given.items():
+                connection.register(name, rows)
+            connection.execute("SET lock_configuration = true")
             with raise_own_error(streams):
-                return run(connection, self._qualify(sql), timeout_s, memory)
+                yield connection
+        finally:
+            if connection not in abandoned:
+                connection.close()
 
     def _qualify(self, sql: str) -> str:
         # To find the names opens every table of every session.
@@ -227,9 +219,7 @@ class Recording:
             named = self._is_named(name, text)
             if not self._wants(name) or not (named or is_listing):
                 continue
-            relation, stream = self._open_table(connection, tables, named)
-            self._add_table(connection, name, relation)
-            streams.append(stream)
+            streams.append(self._make_known(connection, name, tables, named))
         streams += self._register_views(connection, catalog.list_views(), text)
         connection.execute(f"USE {CATALOG}.main")
         return streams
@@ -262,6 +252,17 @@ class Recording:
         """Tell whether a query may be about a table; that other words match only costs time."""
         return _short_name(table) in text
 
+    def _make_known(
+        self,
+        connection: duckdb.DuckDBPyConnection,
+        name: str,
+        tables: list[SessionTable],
+        verified: bool,
+    ) -> LazyTable:
+        relation, stream = self._open_table(connection, tables, verified)
+        self._add_table(connection, name, relation)
+        return stream
+
     def _add_table(
         self, connection: duckdb.DuckDBPyConnection, name: str, relation: duckdb.DuckDBPyRelation
     ) -> None:
@@ -274,13 +275,13 @@ class Recording:
         for view in filter(lambda view: self._wants(view.schema.table), views):
             if not (is_about_tables(text) or self._is_named(view.schema.table, text)):
                 continue
-            stream = self._open_view(view)
-            self._add_view(connection, stream)
-            streams.append(stream)
+            streams.append(self._make_view_known(connection, view))
         return streams
 
-    def _add_view(self, connection: duckdb.DuckDBPyConnection, stream: LazyTable) -> None:
+    def _make_view_known(self, connection: duckdb.DuckDBPyConnection, view: View) -> LazyTable:
+        stream = self._open_view(view)
         create_view(connection, stream.name, connection.from_arrow(stream))
+        return stream
 
     def _register_shared(
         self, shared: SharedTables, connection: duckdb.DuckDBPyConnection, text: str
@@ -301,7 +302,7 @@ class Recording:
     def _open_table(
         self, connection: duckdb.DuckDBPyConnection, tables: list[SessionTable], verified: bool
     ) -> tuple[duckdb.DuckDBPyRelation, LazyTable]:
-        table = CombinedTable(tables, self._pool.read_segment, by_engine=not self._pool.lends_again)
+        table = CombinedTable(tables, by_engine=True)
         return table.open(connection, verified=verified), table.stream
 
     def _list_folders(self) -> list[str]:

@@ -230,16 +230,22 @@ def _open_tables(session: Session, wants: Callable[[str], bool] | None) -> dict[
             raise Damaged(f"{path}: {error.strerror}") from None
         found[ring.schema.table] = SessionTable(session, ring.schema, ring)
     if sealed is not None:
-        for schema in read_sealed_schemas(session, sealed):
-            if schema.table not in found and (wants is None or wants(schema.table)):
+        for schema in read_sealed_schemas(session, sealed, wants):
+            if schema.table not in found:
                 found[schema.table] = SessionTable(session, schema, None)
     return dict(sorted(found.items()))
 
 
-def read_sealed_schemas(session: Session, sealed: Sealed) -> list[Schema]:
-    """Return the schemas of a sealed session's tables."""
+def read_sealed_schemas(
+    session: Session, sealed: Sealed, wants: Callable[[str], bool] | None = None
+) -> list[Schema]:
+    """Return the schemas of a sealed session's tables; with `wants`, as in open_tables."""
     try:
-        return [load_schema(table.schema.encode()) for table in sealed.tables.values()]
+        return [
+            load_schema(table.schema.encode())
+            for name, table in sealed.tables.items()
+            if wants is None or wants(name)
+        ]
     except ValueError:
         raise Damaged(f"{session.path('sealed.json')} is damaged") from None
 
