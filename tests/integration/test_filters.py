@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import platform
+from pathlib import Path
 
 import pytest
 
 import sonde
+from support import native_tools
 
 # Allow everything but one system call, whose number is in `FORBIDDEN`; no new privileges first.
 FILTER = """
@@ -26,10 +28,7 @@ UNAME = 160 if platform.machine() == "aarch64" else 63
 READV = 270 if platform.machine() == "aarch64" else 310
 
 
-@pytest.mark.parametrize("collector", [True, False])
-def test_a_job_that_may_not_read_memory_is_recorded_slowly(run_anew, collector: bool) -> None:
-    code = f"""
-forbid({READV})
+WORK = """
 import sonde, time
 folder = sonde.start(collector={collector}, stack_every="1ms")
 end = time.monotonic() + 0.3
@@ -38,14 +37,43 @@ def work():
 work()
 print(folder)
 """
+
+
+def read_start_of_stacks(folder: str) -> str | None:
+    """What the source of stacks said when it began."""
+    (log, *_) = (
+        sonde.open(folder)
+        .query("SELECT detail FROM sonde.source_log WHERE source = 'stack' AND state = 'on'")
+        .to_pylist()
+    )
+    return log["detail"]
+
+
+@pytest.mark.parametrize("collector", [True, False])
+def test_stacks_need_no_call_that_marks_the_job_for_slow_forks(run_anew, collector: bool) -> None:
+    code = f"forbid({READV})\n" + WORK.format(collector=collector)
     folder = run_anew(FILTER + code).stdout.strip()
-    recording = sonde.open(folder)
-    (source,) = recording.query("SELECT * FROM sonde.source WHERE source = 'stack'").to_pylist()
-    assert source["state"] != "failed"
-    (log, *_) = recording.query(
-        "SELECT detail FROM sonde.source_log WHERE source = 'stack' AND state = 'on'"
-    ).to_pylist()
-    assert "seccomp" in log["detail"]
+    assert read_start_of_stacks(folder) is None
+    frames = sonde.open(folder).query("SELECT func FROM python.frame WHERE func = 'work'")
+    assert frames.num_rows > 0
+
+
+@pytest.mark.parametrize("collector", [True, False])
+def test_a_job_that_may_not_read_memory_is_recorded_slowly(
+    run_anew, tmp_path: Path, collector: bool
+) -> None:
+    code = f"forbid({READV})\n" + WORK.format(collector=collector)
+    library = native_tools.make_no_memory_file(tmp_path)
+    folder = run_anew(FILTER + code, LD_PRELOAD=str(library)).stdout.strip()
+    assert "seccomp" in (read_start_of_stacks(folder) or "")
+
+
+def test_a_job_without_a_file_of_its_memory_is_recorded_as_any(run_anew, tmp_path: Path) -> None:
+    library = native_tools.make_no_memory_file(tmp_path)
+    folder = run_anew(WORK.format(collector=True), LD_PRELOAD=str(library)).stdout.strip()
+    assert read_start_of_stacks(folder) is None
+    frames = sonde.open(folder).query("SELECT func FROM python.frame WHERE func = 'work'")
+    assert frames.num_rows > 0
 
 
 def test_a_filter_that_allows_it_changes_nothing(run_anew) -> None:

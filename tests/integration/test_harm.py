@@ -163,6 +163,44 @@ print("done")
     assert {Path(f"{victim}{n}").read_text() for n in range(600)} == {"childparent"}
 
 
+def test_a_job_that_closes_all_files_is_sampled_on(run) -> None:
+    code = """
+folder = sonde.start(collector="off", stack_every="1ms")
+os.closerange(3, 4096)
+zeros = [os.open("/dev/zero", os.O_RDONLY) for n in range(600)]
+def is_seen(func):
+    rows = sonde.open(folder).query(f"SELECT func FROM python.frame WHERE func = '{func}'")
+    return rows.num_rows > 0
+def afterwards():
+    end = time.monotonic() + 20
+    while not is_seen("afterwards") and time.monotonic() < end: pass
+afterwards()
+print(is_seen("afterwards"))
+"""
+    done = run(
+        "import resource; resource.setrlimit(resource.RLIMIT_NOFILE, (2048, 2048))\n" + HEAD + code
+    )
+    assert done.stdout.strip() == "True"
+
+
+def test_a_forked_child_does_not_hold_its_parents_memory(run) -> None:
+    code = """
+sonde.start(collector="off", follow=False)
+def list_memory():
+    return [n for n in os.listdir("/proc/self/fd")
+            if os.path.exists(f"/proc/self/fd/{n}") and os.readlink(f"/proc/self/fd/{n}").endswith("/mem")]
+print(len(list_memory()), flush=True)
+pid = os.fork()
+if pid == 0:
+    print(len(list_memory()), flush=True)
+    os._exit(0)
+os.waitpid(pid, 0)
+sonde.stop()
+print(len(list_memory()))
+"""
+    assert run(HEAD + code).stdout.split() == ["1", "0", "0"]
+
+
 def test_a_child_forked_in_c_does_not_end_the_parents_recording(run) -> None:
     code = """
 import ctypes

@@ -51,6 +51,11 @@ def make_device(folder: Path) -> Path:
     return _build(folder, "pretend_device")
 
 
+def make_no_memory_file(folder: Path) -> Path:
+    """A library to preload: a process may not open the file of its own memory."""
+    return _build(folder, "no_memory_file")
+
+
 def make_slow_reads(folder: Path) -> Path:
     """To be preloaded: readings of stacks pause in the middle, as on a machine that is too busy."""
     return _build(folder, "slow_reads")

@@ -132,7 +132,7 @@ def test_more_code_than_is_kept_is_read_again(sample):
 
 def test_lines_of_one_function_may_be_far_apart(run):
     lines = ["import sonde, time", "def f():", " spin()", *[""] * 70_000, " spin()", "def spin():",
-             " end = time.monotonic() + 0.1", " while time.monotonic() < end: pass",
+             " end = time.monotonic() + 0.3", " while time.monotonic() < end: pass",
              "print(sonde.start(collector='off'))", "f()"]  # fmt: skip
     nodes = stack_table.read_nodes(Session(run("\n".join(lines)).stdout.strip()))
     seen = {(frame.func, frame.line) for frame in map(nodes.frame, range(len(nodes)))}

@@ -10,6 +10,7 @@
 #include "format/format.h"
 
 #include <errno.h>
+#include <fcntl.h>
 #include <sched.h>
 #include <signal.h>
 #include <stdio.h>
@@ -205,6 +206,15 @@ int sonde_ptrace_write(const sonde_ptraced *self, uint64_t to, const void *from,
 
 int sonde_ptrace_read(const sonde_ptraced *self, void *to, uint64_t from, size_t bytes)
 {
+    char path[32];
+    snprintf(path, sizeof path, "/proc/%d/mem", self->pid);
+    int fd = open(path, O_RDONLY | O_CLOEXEC);
+    if (fd >= 0) {
+        ssize_t done = pread(fd, to, bytes, (off_t)from);
+        close(fd);
+        return done == (ssize_t)bytes ? 0 : -EFAULT;
+    }
+    /* After this call each fork of the process is slower, for ever: see kernel/read_memory.c. */
     struct iovec here = {to, bytes}, there = {(void *)from, bytes};
     ssize_t done = process_vm_readv(self->pid, &here, 1, &there, 1, 0);
     if (done < 0)

@@ -7,6 +7,7 @@
 #include "kernel/filter.h"
 #include "kernel/keeper.h"
 #include "kernel/process_stat.h"
+#include "kernel/read_memory.h"
 #include "kernel/snapshot_signal.h"
 
 #include <limits.h>
@@ -127,9 +128,13 @@ static PyObject *has_later_filter(PyObject *Py_UNUSED(module), PyObject *Py_UNUS
     return PyBool_FromLong(sonde_has_later_filter());
 }
 
-static PyObject *may_read_memory(PyObject *Py_UNUSED(module), PyObject *Py_UNUSED(none))
+static PyObject *may_read_memory(PyObject *Py_UNUSED(module), PyObject *may_clone)
 {
-    return PyBool_FromLong(sonde_may_read_memory());
+    int has_file = sonde_memory_open();
+    int may_call = !has_file && PyObject_IsTrue(may_clone) == 1 && sonde_may_call_readv();
+    if (!may_call)
+        sonde_memory_forbid_call(); /* the program may close the file, and the call was not tried */
+    return PyBool_FromLong(has_file || may_call);
 }
 
 static PyObject *find_deadly_call(PyObject *Py_UNUSED(module), PyObject *Py_UNUSED(none))
@@ -250,8 +255,9 @@ PyMethodDef sonde_kernel_methods[] = {
     {"has_filter", has_filter, METH_NOARGS, "Return whether system calls of this process are filtered."},
     {"find_deadly_call", find_deadly_call, METH_NOARGS,
      "Return a system call that a recording needs and a filter answers with death; None if there is none."},
-    {"may_read_memory", may_read_memory, METH_NOARGS,
-     "Try in another process whether this one may read its own memory through the kernel."},
+    {"may_read_memory", may_read_memory, METH_O,
+     "may_read_memory(may_clone): find out whether this process, which has a filter, may read its own memory\n"
+     "through the kernel: through a file, or else with a call that is tried in another process."},
     {"process_read", process_read, METH_VARARGS,
      "process_read(pid, stat, io, known_ns): return what these open files of /proc say about a\n"
      "process, and its CPU time; only the time of reading if the CPU time is still `known_ns`."},

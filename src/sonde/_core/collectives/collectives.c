@@ -1,6 +1,7 @@
 /* Collectives: the thread that writes their rows, and what the program reports to it. */
 #include "collectives/collectives.h"
 #include "kernel/fork.h"
+#include "kernel/read_memory.h"
 #include "kernel/thread.h"
 #include "torch/step_end.h"
 
@@ -183,6 +184,7 @@ static PyObject *collective_find_inputs(PyObject *Py_UNUSED(module), PyObject *a
     PyObject *call;
     if (!PyArg_ParseTuple(args, "KO", &tensor, &call))
         return NULL;
+    (void)sonde_memory_open();
     sonde_observed_begin((uintptr_t)tensor);
     PyObject *result = PyObject_CallNoArgs(call);
     sonde_observed_end();

@@ -179,7 +179,7 @@ static int read_self(void *shared)
     _exit(process_vm_readv(getpid(), &local, 1, &remote, 1, 0) == 1 ? 0 : 1);
 }
 
-int sonde_may_read_memory(void)
+int sonde_may_call_readv(void)
 {
     const char *none;
     return try_apart(read_self, &none) == 0;

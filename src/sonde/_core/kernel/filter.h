@@ -25,8 +25,8 @@ int sonde_has_later_filter(void);
 /* Has one been seen? It costs nothing. */
 int sonde_had_later_filter(void);
 
-/* May this process read its own memory through the kernel? It is tried. */
-int sonde_may_read_memory(void);
+/* May this process call process_vm_readv()? It is tried. */
+int sonde_may_call_readv(void);
 
 /* The name of a call that recording cannot do without and that a filter answers with death; NULL if
  * there is none, or if this process is too large to try it. Tried once, when recording begins. */

@@ -10,6 +10,7 @@
 #include "stacks/interpreters.h"
 #include "stacks/sampler.h"
 #include "kernel/filter.h"
+#include "kernel/read_memory.h"
 #include "kernel/thread.h"
 
 #include <errno.h>
@@ -144,6 +145,7 @@ static void look_at_all(sonde_sampler *s, int64_t now_ns, int everyone)
         s->is_slow = 1; /* from now on memory cannot be read */
         return;
     }
+    (void)sonde_memory_open();
     sonde_sampler_search(s, now_ns);
     uint32_t left = s->threads.count;
     for (; left > 0 && s->threads.count > 0; left--) {

@@ -6,6 +6,7 @@
 #include "stacks/thread_names.h"
 #include "stacks/trigger.h"
 #include "kernel/fork.h"
+#include "kernel/read_memory.h"
 
 #include <pthread.h>
 #include <stdlib.h>
@@ -185,6 +186,8 @@ static PyObject *sampler_start(SamplerObject *self, PyObject *args)
         return NULL;
     }
     int status = 0;
+    if (!self->sampler.is_slow)
+        (void)sonde_memory_open();
     const char *mismatch = self->sampler.is_slow ? NULL : sonde_layout_mismatch();
     if (mismatch != NULL)
         return PyErr_Format(PyExc_OSError, "this Python differs from the one that sonde was compiled for (%s)",
@@ -231,6 +234,7 @@ static PyObject *sampler_stop(SamplerObject *self, PyObject *Py_UNUSED(none))
     if (self->forks == sonde_forks) {
         leave(self);
         sonde_sampler_close(&self->sampler);
+        sonde_memory_close();
 #if SONDE_HAS_FRAMES
         sonde_codes_clear();
 #endif

@@ -111,5 +111,4 @@ class Source:
 
 def _is_forbidden(may_clone: bool) -> bool:
     """Return whether a filter of system calls would end this process when it reads its memory."""
-    # Asking takes another process: where we are to start none, assume the worst.
-    return _core.has_filter() and not (may_clone and _core.may_read_memory())
+    return _core.has_filter() and not _core.may_read_memory(may_clone)
