@@ -22,7 +22,7 @@ from sonde.advice.compare import (
 )  # fmt: skip
 from sonde.advice.compare_measures import LESS, MORE, Measure
 from sonde.advice.period import Period
-from sonde.cli.compare import _describe_comparison
+from sonde.cli.compare import _describe_comparison, _show_change
 from sonde.errors import Error
 from support.handmade_machine import GB, NOTHING, record
 
@@ -308,3 +308,12 @@ def test_two_snapshots_are_compared_as_well(tmp_path, sonde_cli) -> None:
         cProfile.run(work, str(tmp_path / name))
         paths.append(str(tmp_path / name))
     assert "sorted" in sonde_cli("compare", *paths).stdout
+
+
+def test_what_was_next_to_nothing_before_is_not_told_in_thousands_of_percent() -> None:
+    def show(before: float, after: float, low: float, high: float) -> str:
+        return _show_change(Change("waiting", "s", before, after, low, high, "worse", True))
+
+    assert show(2.0, 3.0, 0.5, 1.5) == "+50.0 % (+25.0 … +75.0)"
+    assert show(0.01, 16.4, 14.0, 18.0) == "+16.4 (+14 … +18)"
+    assert show(0.0, 16.4, 16.4, 16.4) == "+16.4"

@@ -13,6 +13,7 @@ import pytest
 
 import sonde
 from sonde.advice.finding import Advice
+from sonde.advice.judge import _LOOPS as LOOPS
 from sonde.advice.judge import choose_some, load_rules
 from sonde.advice.rules import loop_blocked
 from sonde.advice.verdict import Verdict
@@ -344,6 +345,17 @@ def run_loop(held: Callable[[float], list[dict]], callbacks: int = 500) -> list:
     loop = {"thread": 1, "wall_ns": 1000 * MS, "idle_ns": 100 * MS, "callbacks": callbacks,
             "held_ns": 0, "longest_ns": 0}  # fmt: skip
     return advise(record(40, event_loop=[loop], loop_hold=held, **NOTHING), "loop_blocked").findings
+
+
+def test_a_loop_beside_the_main_thread_that_runs_nothing_is_no_place_of_the_time() -> None:
+    def add_up(callbacks: int, thread: int) -> int | None:
+        loop = {"thread": thread, "wall_ns": 1000 * MS, "idle_ns": 1000 * MS, "held_ns": 0,
+                "callbacks": callbacks, "longest_ns": 0}  # fmt: skip
+        recording = sonde.open(record(4, event_loop=[loop], **NOTHING))
+        return recording.query(LOOPS.format(inside="TRUE")).to_pylist()[0]["idle_ns"]
+
+    assert add_up(0, thread=1) is None
+    assert add_up(5, thread=1) and add_up(0, thread=os.getpid())
 
 
 def test_a_blocked_loop_is_told_with_its_callback_and_what_it_does() -> None:

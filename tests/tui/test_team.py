@@ -53,6 +53,14 @@ def test_the_one_that_waits_in_its_own_code_differs_and_rest_does_not_count() ->
     assert first.unit is None and third.unit is None and first.waiting_pct == 0
 
 
+def test_a_master_that_rests_and_a_slow_worker_are_nobody_to_differ_from() -> None:
+    master = Process(9, ((WAITS, SELECT), True, 10))
+    quick = [Process(n, ((WAITS, APP), False, 8)) for n in (1, 2)]
+    slow = Process(3, ((WAITS, APP), False, 1), ((WAITS, APP, SLOW), True, 8))
+    found = find_members([master, *quick, slow], 10.0)
+    assert [one.unit for one in found] == [None, None, None, SLOW]
+
+
 def test_the_times_of_all_processes_are_added_up() -> None:
     found, whole = sum_shares(WORKERS, Choice("lines", "wall", 10.0, True))
     times = {share.unit: (share.self_ns, share.total_ns) for share in found}

@@ -28,7 +28,12 @@ from sonde.store.recording import Recording, open_recording
 from sonde.words import show_moment
 
 PIECE_S = 10.0
-_LOOPS = "SELECT SUM(idle_ns) AS idle_ns FROM python.event_loop WHERE {inside}"
+# A loop beside the main thread that runs nothing, as in Gunicorn's master, is no answer.
+_LOOPS = """
+SELECT SUM(idle_ns) AS idle_ns FROM (
+    SELECT SUM(idle_ns) AS idle_ns FROM python.event_loop WHERE {inside}
+    GROUP BY host, pid, thread HAVING SUM(callbacks) > 0 OR thread = pid)
+"""
 MOST_PROCESSES = 32  # that are looked at one by one
 
 

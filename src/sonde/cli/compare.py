@@ -38,6 +38,7 @@ FOUND = 8  # the exit code of --fail-on
 _FAILS = (WORSE, "much-worse")
 _COLOURS = {WORSE: "\x1b[1;31m", BETTER: "\x1b[32m", OTHER: "\x1b[33m"}
 _MOST = 10  # functions and modules
+_TENFOLD = 10  # a change that is this many times what was there before is not told in percent
 _WIDE = 110  # columns of a terminal
 
 _NOTE = f"""\
@@ -211,12 +212,14 @@ def _show(value: float) -> str:
 
 
 def _show_change(row: Change) -> str:
-    """Return a change with its interval; in percent unless it was zero before."""
-    if row.before:
+    """Return a change with its interval; in percent unless it was zero, or next to it, before."""
+    if row.before and abs(row.change) < _TENFOLD * abs(row.before):
         low, high = (100 * value / abs(row.before) for value in (row.low, row.high))
         if low == high:  # nothing is known of the noise
             return f"{row.change_pct:+.1f} %"
         return f"{row.change_pct:+.1f} % ({low:+.1f} … {high:+.1f})"
+    if row.low == row.high:
+        return f"{row.change:+.3g}"
     return f"{row.change:+.3g} ({row.low:+.3g} … {row.high:+.3g})"
 
 

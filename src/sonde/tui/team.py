@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from statistics import median
+from statistics import median_high
 from typing import NamedTuple
 
 from sonde.analysis.code_names import MINE, find_owner
@@ -41,14 +41,17 @@ def sum_shares(processes: Sequence[TopProcess], choice: Choice) -> tuple[list[Sh
 
 def find_members(processes: Sequence[TopProcess], window_s: float | None) -> list[Member]:
     """Return what each process did, and what it does more than the others: each is compared with
-    the middle one of the rest."""
+    the middle one of the rest, without those that do nothing, such as a server's master."""
     window_s = window_s or LONGEST_S
     found = [_add_up(process, window_s) for process in processes]
     members = []
     for at, (process, (working, waiting, units)) in enumerate(zip(processes, found, strict=True)):
-        others = [one[2] for place, one in enumerate(found) if place != at]
+        others = [
+            one[2] for place, one in enumerate(found) if place != at and one[0] + one[1] >= _NOTABLE
+        ]
+        # Of two others, the one that does more of it: nobody is told to differ from a slow one.
         more = {
-            unit: share - (median(one.get(unit, 0.0) for one in others) if others else share)
+            unit: share - (median_high(one.get(unit, 0.0) for one in others) if others else share)
             for unit, share in units.items()
         }
         unit = max(more, key=lambda one: (more[one], one), default=None)
