@@ -20,7 +20,7 @@ FILE_SYSTEMS ?= ext4 xfs btrfs tmpfs fuse
 CC ?= cc
 CFLAGS_STRICT := -std=gnu11 -O2 -Wall -Wextra -Werror -Wshadow -Wstrict-prototypes -Wundef -fPIC
 
-.PHONY: demo test frameworks check check-core check-native bench stress stress-one test-all test-scale test-torch test-torch-one pythons wheels docs clean polyfill
+.PHONY: demo test frameworks check check-core check-native bench stress stress-one test-all test-free test-free-one test-scale test-torch test-torch-one pythons wheels docs clean polyfill
 
 demo: $(VENV)/.installed
 	$(BIN)/sonde demo
@@ -87,6 +87,26 @@ test-all:
 		ran="$$ran $$($$python -c 'import sys; print(sys.version.split()[0])')"; \
 	done; \
 	echo "tested with$${ran:- nothing}$${missing:+; not here (make pythons):$$missing}"
+
+# What is recorded, on free-threaded Pythons (tests/pythons/get.sh .pythons 3.13t). DuckDB has no wheel for them: the
+# tests that need it are skipped.
+FREE ?= 3.13t 3.14t 3.15t
+FREE_TESTS := tests/_core/test_hot_path.py tests/_core/test_native.py tests/session tests/attach tests/job/test_autostart.py \
+	tests/job/test_fork.py tests/job/test_late_start.py tests/job/test_recorder.py tests/job/test_subinterpreter.py \
+	tests/job/sources/test_call.py tests/job/sources/test_event.py tests/job/sources/test_heap.py tests/job/sources/test_stack.py \
+	tests/integration/test_bare_core.py tests/integration/test_harm.py
+test-free:
+	@ran= missing=; for version in $(FREE); do \
+		python=$$($(PYTHON) tests/support/find_python.py $$version) || { missing="$$missing $$version"; continue; }; \
+		echo "== Python $$version"; \
+		$(MAKE) --no-print-directory test-free-one PYTHON=$$python VENV=.venv-$$version || exit 1; \
+		ran="$$ran $$version"; \
+	done; \
+	echo "tested with$${ran:- nothing}$${missing:+; not here (tests/pythons/get.sh):$$missing}"
+
+test-free-one: $(VENV)/.made
+	$(BIN)/python -m pip install -q . pyarrow greenlet hypothesis pytest pytest-timeout pytest-xdist
+	$(BIN)/python -m pytest -rs $(or $(TESTS),-n 5 --dist loadfile $(FREE_TESTS))
 
 # Shipping to a real object store, with faults on the way, and the same SQL on a real Spark (needs Java) and a real Ray;
 # without these, `make test` skips them. A busy machine takes longer for one of them than for any other test.

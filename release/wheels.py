@@ -98,7 +98,7 @@ def join(parts: list[Path], folder: Path) -> Path:
     for part in parts:
         with zipfile.ZipFile(part) as source:
             for one in source.namelist():
-                if one.startswith("sonde/_core.") or part is parts[0]:
+                if one.endswith(".so") or part is parts[0]:
                     files[one] = source.read(one)
     head = [line for line in files[f"{about}/WHEEL"].decode().splitlines() if line]
     head = [line for line in head if not line.startswith("Tag:")]

@@ -14,10 +14,12 @@ import threading
 import time
 from collections import Counter
 from collections.abc import Callable, Iterator
+from importlib.util import find_spec
 from pathlib import Path
 
 import pytest
 
+from support.missing_tools import MissingTools, check_output
 from support.worker_watch import WorkerWatch
 from support.zygote import Forked, Zygote
 
@@ -121,6 +123,7 @@ class _NamesFailures:
 @pytest.hookimpl(trylast=True)
 def pytest_configure(config: pytest.Config) -> None:
     config.option.loadscopereorder = False  # xdist's own order knows only how many tests a file has
+    config.pluginmanager.register(MissingTools())
     reporter = config.pluginmanager.get_plugin("terminalreporter")
     if reporter is not None and "PYTEST_XDIST_WORKER" not in os.environ:
         config.pluginmanager.register(_NamesFailures(reporter.write_line))
@@ -272,7 +275,7 @@ def run_anew(root: Path, tmp_path: Path) -> Callable[..., subprocess.CompletedPr
             [sys.executable, str(script), *args], capture_output=True, text=True, timeout=TIMEOUT_S,
             env={**os.environ, **env}, check=False,
         )  # fmt: skip
-        assert not check or done.returncode == 0, done.stderr
+        assert not check or check_output(done).returncode == 0, done.stderr
         return done
 
     return run
@@ -373,13 +376,15 @@ def sonde_cli(root: Path, cli_zygote: Zygote) -> Callable[..., subprocess.Comple
 
     def sonde_cli(*args: object, **env: str) -> subprocess.CompletedProcess[str]:
         # The last DuckDB for 3.10 starts a thread when it is imported: no process to fork.
-        if sys.version_info >= (3, 11) and not any(name.startswith(_AT_START) for name in env):
+        can_fork = sys.version_info >= (3, 11) and find_spec("duckdb") is not None
+        if can_fork and not any(name.startswith(_AT_START) for name in env):
             words = ["-m", "sonde", *map(str, args)]
-            return cli_zygote.run(words, {**os.environ, **env}, TIMEOUT_S)
-        return subprocess.run(
+            return check_output(cli_zygote.run(words, {**os.environ, **env}, TIMEOUT_S))
+        done = subprocess.run(
             [sys.executable, "-m", "sonde", *map(str, args)], capture_output=True, text=True,
             timeout=TIMEOUT_S, env={**os.environ, **env}, check=False,
         )  # fmt: skip
+        return check_output(done)
 
     return sonde_cli
 

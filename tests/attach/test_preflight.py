@@ -200,7 +200,21 @@ def test_the_version_of_a_running_python_is_found_and_judged(root: Path, version
             process.kill()
 
 
-def test_a_free_threaded_python_is_told_as_such() -> None:
+def test_a_python_that_is_too_slow_to_say_is_not_said_to_lack_sonde(tmp_path: Path) -> None:
+    slow = tmp_path / "python"
+    slow.write_text("#!/bin/sh\nexec sleep 100\n")
+    slow.chmod(0o700)
+    process = SimpleNamespace(
+        pid=PID,
+        read_words=lambda _name: ["python"],
+        read_link={"exe": str(slow), "cwd": "/"}.get,
+    )
+    with pytest.raises(preflight.CannotAttach, match=r"did not say within 0\.1 s"):
+        preflight.has_own(process, 0.1)
+
+
+def test_a_free_threaded_python_is_told_as_such(tmp_path: Path, monkeypatch) -> None:
+    monkeypatch.setattr(preflight, "PACKAGE", str(tmp_path))  # where no core is
     elf = SimpleNamespace(
         find_symbols=lambda names: {name: SimpleNamespace(address=0) for name in names},
         read=lambda _address, size: sys.hexversion.to_bytes(size, "little"),

@@ -11,8 +11,10 @@ import select
 import signal
 import subprocess
 import sys
+import sysconfig
 import threading
 import time
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -25,6 +27,8 @@ from sonde.session import Session, list_sessions, stack_table, steering
 from stress import attach as stress_attach
 
 QUIET = {"collector": "off"}
+HAS_GIL = not sysconfig.get_config_var("Py_GIL_DISABLED")
+needs_gil = pytest.mark.skipif(not HAS_GIL, reason="this Python is built without a GIL")
 
 WAITING = {
     "sleep": "while True: time.sleep(100)",
@@ -122,6 +126,7 @@ def test_a_thread_finds_its_way_back_when_nobody_waits_for_it(load) -> None:
     assert target.finish() > 0
 
 
+@needs_gil
 def test_a_held_gil_is_waited_for_and_then_given_up(start) -> None:
     process = start(
         make_program("import ctypes\nctypes.PyDLL(None).sleep(4)\nprint('free')\ntime.sleep(100)")
@@ -133,6 +138,21 @@ def test_a_held_gil_is_waited_for_and_then_given_up(start) -> None:
     recording = visit.attach(process.pid, QUIET, TIMEOUT_S)
     assert wait_for(lambda: find_main(recording))
     visit.detach(recording, TIMEOUT_S)
+
+
+def test_it_is_known_whether_a_python_is_built_to_run_without_a_gil(start, root: Path) -> None:
+    process = start(make_program("time.sleep(100)"))
+    assert visit.find_way(process.pid, str(root)).is_free is not HAS_GIL
+
+
+@needs_gil
+def test_a_python_that_has_no_gil_is_not_said_to_hold_it(start, root: Path) -> None:
+    """The program does have one, and holds it: so nothing answers."""
+    process = start(make_program("import ctypes\nctypes.PyDLL(None).sleep(100)"))
+    plan = replace(visit.find_way(process.pid, str(root)), is_free=True)
+    root.mkdir(exist_ok=True)
+    with pytest.raises(NotAnswering, match="has no GIL"):
+        visit._send(plan, str(root), 0.5, {"action": "start", "settings": QUIET})
 
 
 @pytest.mark.parametrize("call", ["nanosleep", "clock_nanosleep", "poll"])

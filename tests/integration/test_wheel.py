@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import os
+import runpy
 import subprocess
 import sys
+import zipfile
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -71,3 +73,21 @@ def test_the_wheel_attaches_from_an_environment_of_its_own(
     assert read[0] == str(plain.pid) and "<module>" in read[1:]
     call(sonde, "stop", plain.pid, **outside)
     assert plain.poll() is None
+
+
+def test_the_joined_wheel_has_every_library_of_every_python(tmp_path: Path) -> None:
+    parts, libraries = [], set()
+    for tag in ("cp310", "cp315"):
+        parts.append(tmp_path / f"sonde-1-{tag}-{tag}-linux_aarch64.whl")
+        names = [f"sonde/{name}.{tag}.so" for name in ("_core", "_delay")]
+        libraries.update(names)
+        with zipfile.ZipFile(parts[-1], "w") as wheel:
+            for name in (*names, "sonde/__init__.py", "sonde-1.dist-info/RECORD"):
+                wheel.writestr(name, name)
+            wheel.writestr("sonde-1.dist-info/WHEEL", f"Wheel-Version: 1.0\nTag: {tag}\n")
+    wheels = runpy.run_path(str(TOP / "release" / "wheels.py"))
+    joined = wheels["join"](parts, tmp_path)
+    with zipfile.ZipFile(joined) as wheel:
+        assert {name for name in wheel.namelist() if name.endswith(".so")} == libraries
+        record = wheel.read("sonde-1.dist-info/RECORD").decode()
+    assert all(f"{name}," in record for name in libraries)

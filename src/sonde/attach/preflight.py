@@ -26,6 +26,7 @@ from sonde.session import list_sessions
 
 OLDEST, NEWEST = (3, 10), (3, 15)
 _SYS_PTRACE = 19
+_ASK_S = 20.0  # for a Python to start and say whether it has sonde
 PACKAGE = plugins.PACKAGE
 
 
@@ -98,6 +99,7 @@ class VisitPlan:
     text: list[tuple[int, int]]  # its code, where a running thread may be stopped
     version: tuple[int, int]
     fits: bool  # this package can be loaded there
+    is_free: bool = False  # it is built to run without a GIL
 
 
 def check(pid: int, root: str, proc: str = "/proc") -> VisitPlan:
@@ -283,7 +285,8 @@ def plan(process: ProcessFiles) -> VisitPlan:
     version, fits = check_version(process, python)
     # None if an allocator is linked into it: a thread may be stopped while it holds a lock.
     text = [] if python.elf.find_symbols(["malloc"]) else python.text
-    return VisitPlan(process, calls, restorer, python.path, text, version, fits)
+    is_free = is_free_threaded(python)
+    return VisitPlan(process, calls, restorer, python.path, text, version, fits, is_free)
 
 
 def require_python(process: ProcessFiles, libraries: Libraries) -> Library:
@@ -310,6 +313,11 @@ def read_version(python: Library) -> tuple[int, int]:
     return (3, 10) if "PyIter_Send" in symbol else (3, 9)
 
 
+def is_free_threaded(python: Library) -> bool:
+    """Tell whether the Python is built to run without a GIL."""
+    return bool(python.elf.find_symbols(["_Py_DecRefShared"]))  # which only such a Python has
+
+
 def check_version(process: ProcessFiles, python: Library) -> tuple[tuple[int, int], bool]:
     """Return the version of the process's Python, and whether this package can be loaded there."""
     version = read_version(python)
@@ -320,7 +328,7 @@ def check_version(process: ProcessFiles, python: Library) -> tuple[tuple[int, in
         raise OtherVersion(
             f"process {process.pid} is Python {shown}, {word} {limit[0]}.{limit[1]}: not supported"
         )
-    is_free = bool(python.elf.find_symbols(["_Py_DecRefShared"]))  # which only such a Python has
+    is_free = is_free_threaded(python)
     if version in list_cores(is_free):
         return version, True
     if is_free and not has_own(process):
@@ -351,18 +359,23 @@ def describe_python(process: ProcessFiles) -> str:
     return named if os.path.basename(named).startswith("python") else process.read_link("exe")
 
 
-def has_own(process: ProcessFiles) -> bool:
+def has_own(process: ProcessFiles, timeout_s: float = _ASK_S) -> bool:
     """Tell whether sonde is installed for the interpreter of a process, by running it once."""
     environ = dict(word.partition("=")[::2] for word in process.read_words("environ") if word)
     command = process.read_words("cmdline")
     try:
         done = subprocess.run(
             # With its own argv[0]: that is how Python finds its virtual environment.
-            [command[0] or "python", "-c", "import sonde.job.recorder, sonde._core"],
+            [command[0] or "python", "-c", "import sonde.job, sonde._core"],
             executable=process.read_link("exe"), cwd=process.read_link("cwd"),
             env={**environ, "SONDE": "0"}, stdin=subprocess.DEVNULL, capture_output=True,
-            timeout=20, check=False,
+            timeout=timeout_s, check=False,
         )  # fmt: skip
-    except (OSError, subprocess.TimeoutExpired):
+    except subprocess.TimeoutExpired:
+        raise CannotAttach(
+            f"the Python of process {process.pid} did not say within {timeout_s:g} s whether "
+            "it has sonde: the machine is too busy; try again"
+        ) from None
+    except OSError:
         return False
     return done.returncode == 0

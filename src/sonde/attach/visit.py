@@ -128,8 +128,13 @@ def _send(
 
 def _send_visitor(plan: VisitPlan, text: bytes, folder: str, deadline_ns: int) -> AttachAnswer:
     visitor = _visit(plan, text, deadline_ns)
-    _help(plan.process.pid, visitor, folder, deadline_ns)
-    why = "did not release the GIL in time (a long C call may hold it)"
+    if plan.is_free:
+        # There is no GIL to get; the visitor may wait until all threads stand still, and a thread
+        # that is held never tells it that it does.
+        why = "did not come to it in time (it has no GIL; other threads may keep its processors)"
+    else:
+        _help(plan.process.pid, visitor, folder, deadline_ns)
+        why = "did not release the GIL in time (a long C call may hold it)"
     return _wait(plan.process.pid, visitor, folder, deadline_ns, why)
 
 
