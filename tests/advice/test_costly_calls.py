@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections import namedtuple
 
+import duckdb
 import pytest
 
 from sonde.advice.rules import costly_calls
@@ -42,9 +43,18 @@ def test_a_costly_call_is_named_with_its_line_and_what_to_do_instead() -> None:
         {"name": "sql_per_row", "stretch_s": 2.0},  # one long statement
         {"name": "backtracking", "stretch_s": 0.03},  # many short matches
         {"name": "imports", "func": "<module>"},  # at the top of a file
+        {"name": "classes_built", "func": "<module>"},
         {"name": "polling", "waiting_pct": 58.0},  # it waits, and burns nothing
         {"name": "tiny_sleeps", "queue_pct": 56.0},  # it waits for a processor, and burns none
         {"name": "tiny_sleeps", "queue_pct": 50.0, "cpu_pct": 8.0, "given_pct": 16.0},  # in a crowd
+        {
+            "name": "tiny_sleeps",
+            "time_pct": 85.0,
+            "waiting_pct": 30.0,
+            "queue_pct": 34.0,
+            "cpu_pct": 12.0,
+            "given_pct": 60.0,
+        },  # it sleeps for a millisecond, and then queues
         {"name": "tiny_sleeps", "cpu_pct": 1.0},  # its queue is not known, but that it used none is
     ],
 )
@@ -118,6 +128,49 @@ def test_each_kind_of_call_has_a_name_of_its_own_and_is_seen_by_something() -> N
     assert all(one.frames or one.calls for one in known)
 
 
+def record_requests(connection: duckdb.DuckDBPyConnection, requests: int) -> None:
+    """A main thread that rests for 10 s, and so many threads, each of which parses JSON for 0.1 s:
+    stack 1 and stack 2."""
+    connection.execute(
+        "CREATE SCHEMA python;"
+        "CREATE TABLE python.frame(stack INT, depth INT, func TEXT, file TEXT, lineno INT);"
+        "CREATE TABLE python.stack_sample(ts TIMESTAMPTZ, host TEXT, pid INT, thread INT, "
+        "t_ns BIGINT, stack INT, call TEXT, idle BOOL, samples INT, wall_ns BIGINT, "
+        "queue_ns BIGINT, cpu_ns BIGINT);"
+        "INSERT INTO python.frame VALUES (1, 0, 'serve', '/job/app.py', 3), "
+        "(2, 0, 'loads', '/lib/python3/json/__init__.py', 9), (2, 1, 'read', '/job/app.py', 8)"
+    )
+    second = 10**9
+    rows = [(7, at * second, 1, True, second, 0) for at in range(10)]
+    rows += [(100 + at, at * second // 10, 2, False, second // 10, second // 10)
+             for at in range(requests)]  # fmt: skip
+    connection.executemany(
+        "INSERT INTO python.stack_sample VALUES (make_timestamptz(0), 'alpha', 7, ?, ?, ?, NULL, "
+        "?, 10, ?, 0, ?)", rows,
+    )  # fmt: skip
+
+
+@pytest.mark.parametrize(("requests", "is_told"), [(80, True), (20, False)])
+def test_threads_that_live_for_a_moment_are_taken_together(requests: int, is_told: bool) -> None:
+    with duckdb.connect() as connection:
+        record_requests(connection, requests)
+        sql = costly_calls.SQL.format(piece="0", inside="TRUE", **LIMITS)
+        found = connection.execute(sql)
+        make = namedtuple("Found", [column[0] for column in found.description])
+        (verdict,) = costly_calls.judge([make(*row) for row in found.fetchall()], LIMITS)
+    assert verdict.fired == is_told
+    if is_told:
+        assert "JSON" in verdict.title
+        assert verdict.line == "/job/app.py:8 in read"
+        assert verdict.evidence["time_pct"] == pytest.approx(80)
+
+
+def test_requests_that_threads_of_a_moment_send_are_not_sent_in_turn() -> None:
+    one = {"name": "requests_in_turn", "waiting_pct": 60.0, "rest_pct": 99.0}
+    assert judge({**one, "thread": 8}).fired
+    assert not judge({**one, "thread": costly_calls.BRIEF}).fired
+
+
 @pytest.mark.parametrize(
     "file",
     [
@@ -127,8 +180,6 @@ def test_each_kind_of_call_has_a_name_of_its_own_and_is_seen_by_something() -> N
     ],
 )  # fmt: skip
 def test_rules_and_the_tree_agree_about_whose_code_a_file_is(file: str) -> None:
-    import duckdb
-
     from sonde.advice.rules._code import OWN
     from sonde.analysis.code_names import MINE, find_owner
 

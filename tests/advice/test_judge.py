@@ -296,6 +296,21 @@ def test_a_symptom_that_is_worse_than_its_cause_is_told() -> None:
     assert [finding.rule for finding in advice.findings] == ["symptom", "cause"]
 
 
+@pytest.mark.parametrize("line", ["app.py:3 in load", "app.py:9 in save"])
+def test_a_cause_comes_before_its_effect_at_the_same_line_however_bad_that_is(line: str) -> None:
+    def at(level: str, line: str):
+        return lambda row: Verdict(row.piece, True, severity=level, readings=99, line=line)
+
+    rules = (
+        make_rule("effect", verdict=at("warning", "app.py:3 in load"), BEHIND=("cause",)),
+        make_rule("cause", verdict=at("info", line)),
+        make_rule("other", verdict=at("critical", "")),
+    )
+    told = [finding.rule for finding in ask(record(20), *rules).findings]
+    usual = ["other", "effect", "cause"]
+    assert told == (["other", "cause", "effect"] if "load" in line else usual)
+
+
 def test_the_worst_finding_comes_first() -> None:
     rules = [make_rule(level, verdict=lambda row, level=level: Verdict(
         row.piece, True, severity=level, readings=row.readings)) for level in ("info", "critical", "warning")]  # fmt: skip

@@ -14,7 +14,7 @@ _MOST = 30  # pieces that are read for one finding: a day has thousands of them
 _SQL = """
 WITH seen AS (
   SELECT {piece} AS piece, idle, stack, SUM(wall_ns) AS wall_ns FROM python.stack_sample
-  WHERE {inside} AND thread = pid AND {piece} IN ({pieces}) GROUP BY ALL),
+  WHERE {inside} AND thread = pid AND {piece} IN ({pieces}) AND {who} GROUP BY ALL),
 whole AS (SELECT piece, idle, SUM(wall_ns) AS all_ns FROM seen GROUP BY ALL),
 own AS (
   SELECT stack, MIN(depth) FILTER ({own}) AS depth FROM python.frame
@@ -40,7 +40,9 @@ def find_lines(
     every = sorted({piece for pieces in chosen for piece in pieces})
     if not every:
         return ["" for _ in wanted]
-    sql = _SQL.format(**period.words, own=OWN, pieces=", ".join(map(str, every)))
+    # Whoever starts the ranks of a job waits for them all the time, and is none of them.
+    who = "rank IS NOT NULL" if any(one.rank is not None for one in recording.sessions) else "TRUE"
+    sql = _SQL.format(**period.words, own=OWN, pieces=", ".join(map(str, every)), who=who)
     rows = recording.query(sql).to_pylist()
     found = []
     for (kind, _), pieces in zip(wanted, chosen, strict=True):

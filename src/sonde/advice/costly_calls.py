@@ -222,9 +222,12 @@ CALLS = (
     ),
     CostlyCall(
         "file_questions", "Asking the file system what is there takes much of the time",
-        "list a folder once (os.scandir) instead of asking about each file, and keep the answer",
-        ("/glob.py", "/genericpath.py", "/fnmatch.py", "/pathlib.py:_select_from",
-         "/pathlib.py:_iterate_directories"),
+        "list a folder once (os.scandir) instead of asking about each file, and keep the answer; "
+        "resolve a path once (realpath asks about each of its folders), or normalise it with "
+        "os.path.normpath, which asks nothing",
+        ("/glob.py", "genericpath", "/fnmatch.py", "posixpath:realpath", "/pathlib:resolve",
+         "/pathlib:stat", "/pathlib:exists", "/pathlib:is_file", "/pathlib:is_dir",
+         "/pathlib:iterdir", "/pathlib.py:_select_from", "/pathlib.py:_iterate_directories"),
         ("posix.stat", "posix.lstat", "posix.listdir", "posix.scandir", "posix.access"),
         is_avoidable=False,
     ),

@@ -158,6 +158,16 @@ WAYS = (
         ("builtins.compile", "builtins.eval", "builtins.exec"), 15, stretch=SHORT,
     ),
     CostlyCall(
+        "classes_built", "Classes or validators are built again and again",
+        "build each once, at the top of a module, and keep it: pydantic's TypeAdapter and "
+        "create_model, a namedtuple or a dataclass that a function defines, a validator of "
+        "jsonschema",
+        ("/pydantic/type_adapter.py:__init__", "/pydantic/_internal/_model_construction.py:",
+         "/pydantic/main.py:create_model", "/dataclasses.py:_process_class",
+         "/dataclasses.py:make_dataclass", "/collections/__init__.py:namedtuple",
+         "/jsonschema/validators.py:check_schema"), share_pct=20, stretch=SHORT,
+    ),
+    CostlyCall(
         "stack_inspection",
         "Looking at its own stack (inspect, traceback) takes much of its time",
         "use sys._getframe(1) for the caller, or turn this off outside of debugging",

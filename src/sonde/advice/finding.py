@@ -240,3 +240,16 @@ def _show_number(value: Number) -> str:
     if abs(value) >= 100 or value == int(value):
         return f"{value:,.0f}"
     return f"{value:.3g}"
+
+
+def put_causes_first(findings: list[Finding], behind: Mapping[str, Sequence[str]]) -> None:
+    """Put what other rules found at the same line in front of a finding that is only its effect,
+    however bad that is; `behind` has the rules of such causes by the rule of the effect."""
+    for effect in list(findings):
+        causes = [
+            one for one in findings[findings.index(effect) :]
+            if one.rule in behind.get(effect.rule, ()) and one.line and one.line == effect.line
+        ]  # fmt: skip
+        for cause in causes:
+            findings.remove(cause)
+            findings.insert(findings.index(effect), cause)

@@ -11,7 +11,7 @@ from typing import Any
 
 from sonde import environ, plugins, settings
 from sonde.advice.code_lines import find_lines
-from sonde.advice.finding import Advice, Finding, Outcome, Tally
+from sonde.advice.finding import Advice, Finding, Outcome, Tally, put_causes_first
 from sonde.advice.period import Period, find_period
 from sonde.advice.rules._code import PLACE
 from sonde.advice.stretches import THINNED, choose_stretches, list_ends
@@ -129,12 +129,15 @@ def advise(
     piece_s: float = PIECE_S,
     rules: Sequence[str] | None = None,
     limits: Mapping[str, object] | None = None,
+    keeps_memory: bool = False,
 ) -> Advice:
-    """Return what is wrong with a recorded job and its children, what shows it, and what to do."""
+    """Return what is wrong with a recorded job and its children, what shows it, and what to do.
+    `keeps_memory` is for a process that ends then: it takes a seventh less."""
     found = load_rules(rules, limits)
     sessions = open_recording(target).add_relatives().sessions
     some = choose_some(sessions)
-    with HeldRecording(sessions) as whole, HeldRecording(some) as recording:
+    held = [HeldRecording(these, keeps_memory=keeps_memory) for these in (sessions, some)]
+    with held[0] as whole, held[1] as recording:
         period = find_period(recording, since, until, piece_s)
         period = _thin(period, whole, recording, is_part=since is not None)
         advice = judge(recording, found, period, whole if len(some) < len(sessions) else None)
@@ -210,9 +213,7 @@ def judge(
     sessions = (whole or recording).sessions
     findings = [_make_finding(rule, tally, period, line, _name_host(sessions))
                 for (rule, tally), line in zip(tallies, lines, strict=True)]  # fmt: skip
-    firsts = {rule.name for rule in rules if getattr(rule.module, "FIRST", False)}
-    findings.sort(key=lambda f: (f.rule not in firsts, -LEVELS.index(f.severity),
-                                 -(f.lost_pct or 0), -f.confidence))  # fmt: skip
+    _sort(findings, rules)
     return Advice(
         show_moment(period.start_ns), show_moment(period.end_ns), period.piece_s, period.count,
         period.warm_up_s, [_name(session) for session in sessions], findings, outcomes,
@@ -220,6 +221,13 @@ def judge(
         folder=sessions[0].meta.cwd if sessions else None,
         thinned="" if period.stretches is None else period.stretches.describe(period.count),
     )  # fmt: skip
+
+
+def _sort(findings: list[Finding], rules: Sequence[Rule]) -> None:
+    firsts = {rule.name for rule in rules if getattr(rule.module, "FIRST", False)}
+    findings.sort(key=lambda f: (f.rule not in firsts, -LEVELS.index(f.severity),
+                                 -(f.lost_pct or 0), -f.confidence))  # fmt: skip
+    put_causes_first(findings, {rule.name: getattr(rule.module, "BEHIND", ()) for rule in rules})
 
 
 def _name_host(sessions: Sequence[Session]) -> str:

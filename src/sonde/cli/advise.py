@@ -74,7 +74,7 @@ def run(args: argparse.Namespace) -> int:
     look = look_closer(args.target, args.look) if args.look else None
     with _progress.say(f"judging {args.target}"):
         advice = advise(args.target, since=args.since, until=args.until, piece_s=args.piece,
-                        rules=args.rule, limits=limits)  # fmt: skip
+                        rules=args.rule, limits=limits, keeps_memory=True)  # fmt: skip
     if args.format == "json":
         text = _make_json(advice, look)
         _table.write_text(args.output, lambda file: _write_lines([text], file))

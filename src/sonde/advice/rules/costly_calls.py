@@ -20,6 +20,7 @@ from sonde.advice.verdict import Limit, Limits, Rows, Verdict, group
 MOST = "warning"
 UNLESS = ("deadlock", "hang")
 CALLS = (*WAYS, *LIBRARIES)
+BRIEF = -1  # the threads that live for a small part of a piece, as one
 NEEDS = ("python.stack_sample.call", "python.frame.func")
 LIMITS = {
     "factor": Limit(1, "times the share of a thread's time from which each kind of call counts"),
@@ -34,7 +35,14 @@ LIMITS = {
         80, "of the time of one kind of call that another one, further in, takes: it is the cause"
     ),
     "queued_pct": Limit(
-        50, "of the time at a sleep spent waiting for a processor: what it used, it used before"
+        50,
+        "of the time at a sleep, less the sleep itself, spent waiting for a processor: what it "
+        "used, it used before",
+    ),
+    "brief_pct": Limit(
+        50,
+        "of the time that another thread lives, below which threads are taken together: a "
+        "server starts one for each request",
     ),
     "rest_pct": Limit(
         70, "of the main thread's time, less its queueing, spent waiting: others count, too"
@@ -73,11 +81,21 @@ sample AS (
            OR call IS DISTINCT FROM LAG(call) OVER moments OR (idle AND samples = 1) AS is_new
   FROM python.stack_sample WHERE {{inside}}
   WINDOW moments AS (PARTITION BY host, pid, thread ORDER BY t_ns)),
-total AS (
+single AS (
   SELECT piece, host, pid, thread, stack, call, idle, SUM(wall_ns) AS wall_ns,
          SUM(queue_ns) AS queue_ns, SUM(cpu_ns) AS cpu_ns, SUM(samples) AS samples,
          COUNT(*) FILTER (is_new) AS stretches
   FROM sample GROUP BY ALL),
+brief AS (
+  SELECT piece, host, pid, thread, TRUE AS is_brief FROM single
+  GROUP BY piece, host, pid, thread
+  QUALIFY thread <> pid AND SUM(wall_ns) < {{brief_pct}} / 100
+    * MAX(SUM(wall_ns)) OVER (PARTITION BY piece, host, pid)),
+total AS (
+  SELECT piece, host, pid, CASE WHEN is_brief THEN {BRIEF} ELSE thread END AS thread, stack, call,
+         idle, SUM(wall_ns) AS wall_ns, SUM(queue_ns) AS queue_ns, SUM(cpu_ns) AS cpu_ns,
+         SUM(samples) AS samples, SUM(stretches) AS stretches
+  FROM single LEFT JOIN brief USING (piece, host, pid, thread) GROUP BY ALL),
 frame AS MATERIALIZED (
   SELECT stack, depth, func, file, lineno, is_own FROM python.frame JOIN ({FILES}) USING (file)
   WHERE stack IN (SELECT stack FROM total)),
@@ -126,20 +144,23 @@ thread AS (
            SUM(wall_ns - COALESCE(queue_ns, 0)) FILTER (NOT idle), 0)) AS given_ns
   FROM total GROUP BY ALL),
 process AS (
-  SELECT piece, host, pid, MAX(alive_ns) AS alive_ns, SUM(samples)::BIGINT AS readings,
+  SELECT piece, host, pid, SUM(samples)::BIGINT AS readings,
+         COALESCE(MAX(alive_ns) FILTER (thread <> {BRIEF}), MAX(alive_ns)) AS alive_ns,
          MAX(idle_ns / able_ns) FILTER (thread = pid) * 100 AS rest_pct,
          SUM(alive_ns - idle_ns) AS work_ns FROM thread
   WHERE alive_ns > 0 GROUP BY ALL)
 SELECT piece, host, pid, readings, rest_pct, thread, name, file, lineno, func, call, method, depth,
-       COALESCE(is_request, FALSE) AS is_request, hit.wall_ns / alive_ns * 100 AS time_pct,
-       COALESCE(hit.idle_ns, 0) / alive_ns * 100 AS waiting_pct,
-       COALESCE(hit.queue_ns, 0) / alive_ns * 100 AS queue_pct,
-       given_ns / alive_ns * 100 AS given_pct, hit.cpu_ns / alive_ns * 100 AS cpu_pct,
+       COALESCE(is_request, FALSE) AS is_request, hit.wall_ns / able.alive_ns * 100 AS time_pct,
+       COALESCE(hit.idle_ns, 0) / able.alive_ns * 100 AS waiting_pct,
+       COALESCE(hit.queue_ns, 0) / able.alive_ns * 100 AS queue_pct,
+       given_ns / able.alive_ns * 100 AS given_pct, hit.cpu_ns / able.alive_ns * 100 AS cpu_pct,
        hit.wall_ns / GREATEST(1, hit.stretches) / 1e9 AS stretch_s,
-       (work_ns - own_ns) / alive_ns * 100 AS others_pct
+       (work_ns - own_ns) / able.alive_ns * 100 AS others_pct
 FROM process LEFT JOIN (FROM hit WHERE wall_ns > 1e7) AS hit USING (piece, host, pid)
-LEFT JOIN (SELECT piece, host, pid, thread, given_ns, alive_ns - idle_ns AS own_ns FROM thread)
-  USING (piece, host, pid, thread)
+LEFT JOIN (
+  SELECT piece, host, pid, thread, given_ns, thread.alive_ns - idle_ns AS own_ns,
+         GREATEST(thread.alive_ns, process.alive_ns) AS alive_ns
+  FROM thread JOIN process USING (piece, host, pid)) AS able USING (piece, host, pid, thread)
 """
 _BY_NAME = {one.name: one for one in CALLS}
 
@@ -207,9 +228,9 @@ def _counts(row: Any, rows: list[Any], limits: Limits) -> bool:
     kind = _BY_NAME[row.name]
     if row.thread != row.pid and not (row.rest_pct is None or row.rest_pct >= limits.rest_pct):
         return False
-    queued = row.queue_pct >= limits.queued_pct / 100 * row.time_pct
+    queued = row.queue_pct >= limits.queued_pct / 100 * (row.time_pct - row.waiting_pct)
     if (kind.name == "tiny_sleeps" and queued) or (
-        kind.name == "imports" and row.func == "<module>"  # a program that begins
+        kind.name in ("imports", "classes_built") and row.func == "<module>"  # it begins
     ):
         return False
     if kind.stretch == SHORT and row.stretch_s > limits.short_s:
@@ -224,7 +245,7 @@ def _counts(row: Any, rows: list[Any], limits: Limits) -> bool:
 def _is_served(row: Any, rows: list[Any], limits: Limits) -> bool:
     """Return whether more requests at once would gain nothing: several threads send them already,
     or whoever answers is in this process, and busy."""
-    if len({one.thread for one in rows if one.name == row.name}) > 1:
+    if row.thread == BRIEF or len({one.thread for one in rows if one.name == row.name}) > 1:
         return True
     return bool(row.others_pct >= limits.answers_pct / 100 * row.waiting_pct)
 

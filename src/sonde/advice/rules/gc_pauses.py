@@ -15,6 +15,7 @@ from collections.abc import Iterator
 from sonde.advice.rules._code import PLACE, show_place
 from sonde.advice.verdict import Limit, Limits, Rows, Verdict
 
+BEHIND = ("costly_calls",)  # what makes many objects, such as parsing, makes the collector run
 NEEDS = ("python.gc_pause.dur_ns", "python.stack_sample.wall_ns")
 LIMITS = {
     "share_pct": Limit(3, "of the time spent in full collections"),
