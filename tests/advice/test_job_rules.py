@@ -15,7 +15,7 @@ import sonde
 from sonde.advice.finding import Advice
 from sonde.advice.judge import _LOOPS as LOOPS
 from sonde.advice.judge import choose_some, load_rules
-from sonde.advice.rules import loop_blocked
+from sonde.advice.rules import loop_blocked, slow_rank
 from sonde.advice.verdict import Verdict
 from sonde.session.folder import list_sessions
 from support.handmade_machine import NOTHING, OFF, Machine, record
@@ -449,7 +449,7 @@ def test_a_slow_rank_says_what_it_does_differently() -> None:
             ("backward", "input_wait", "host_to_device", "forward", "optimizer", "other"), 0.0
         )
         seen = [
-            {**place, "lineno": at, "kind": kind.strip("_") or None, "call": "io.read", "s": s}
+            {**place, "lineno": at, "kind": kind.strip("_") or None, "call": "io.read", "s": s / 10}
             for at, (kind, s) in enumerate(lines.items())
         ]
         return SimpleNamespace(
@@ -458,6 +458,9 @@ def test_a_slow_rank_says_what_it_does_differently() -> None:
         )  # fmt: skip
 
     def judge(*ranks: SimpleNamespace) -> Verdict:
+        slow = min(ranks, key=lambda one: one.wait_s)
+        for at, line in enumerate(slow.lines):
+            line["usual_s"] = ranks[0].lines[at]["s"] if ranks[0].lines else 0.0
         (found,) = rule.module.judge(ranks, rule.limits)
         return found
 
@@ -479,6 +482,34 @@ def test_a_slow_rank_says_what_it_does_differently() -> None:
         one.host = f"node{one.rank // 2}"
     host = judge(*ranks)
     assert host.who == "host node2" and "wait for its ranks 4-5" in host.title
+
+
+def test_only_the_slowest_rank_has_lines_with_the_median_of_the_others_at_each() -> None:
+    connection = duckdb.connect()
+    connection.execute("""
+    CREATE SCHEMA python;
+    CREATE TABLE python.frame AS
+      SELECT line AS stack, 0 AS depth, 'read' AS func, '/job/data.py' AS file, line AS lineno
+      FROM UNNEST([7, 8, 9]) AS every(line);
+    CREATE TABLE python.torch_step AS
+      SELECT 'h' AS host, rank AS pid, rank, step, 1e9 AS dur_ns, 0 AS input_wait_ns, 0 AS
+             host_to_device_ns, 0 AS forward_ns, 0 AS backward_ns, 0 AS optimizer_ns, 0 AS other_ns,
+             '' AS ended_by
+      FROM range(4) AS ranks(rank), range(2) AS steps(step);
+    CREATE TABLE python.collective AS
+      SELECT rank, pid, step, (10 * step * 1e9)::BIGINT AS t_ns, (3 - rank) * 1e8 AS dur_ns,
+             NULL::BIGINT AS device_dur_ns, 'ended' AS state FROM python.torch_step;
+    CREATE TABLE python.stack_sample AS
+      SELECT 'h' AS host, rank AS pid, rank AS thread, rank, stack, FALSE AS idle, NULL::VARCHAR AS
+             wait, NULL::VARCHAR AS call, s * 1e9 AS wall_ns, 1 AS cpu_ns, 0 AS queue_ns
+      FROM (VALUES (3, 7, 6), (0, 7, 1), (3, 8, 3), (0, 8, 2), (1, 8, 1), (2, 8, 4), (1, 9, 5))
+           AS seen(rank, stack, s)""")
+    filled = slow_rank.SQL.format(piece=0, inside="TRUE", main_step="TRUE")
+    rows = connection.sql(filled).to_arrow_table().to_pylist()
+    lines = {row["rank"]: row["lines"] for row in rows}
+    assert {rank for rank, found in lines.items() if found} == {3}
+    seen = {line["lineno"]: (line["s"], line["usual_s"]) for line in lines[3]}
+    assert seen == {7: (3, 0), 8: (1.5, 1)}  # of two steps each; where a rank is not, it has 0
 
 
 def test_ranks_without_a_recording_are_named() -> None:

@@ -29,6 +29,8 @@ LIMITS = {
 # The rank that comes last waits least: it is the one with the least time in collectives. In
 # backward passes, where collectives are not seen. What a thread did while it was not idle is work,
 # or waiting for a processor, in the proportion of the two clocks of the kernel.
+# Only the slowest rank has `lines`, with the median of all others at each: the lines of a thousand
+# ranks would be gigabytes. Those of the others that are `missing` in `found` have 0 there.
 SQL = f"""
 WITH step AS (
   SELECT {{piece}} AS piece, host, pid, rank, step, dur_ns, input_wait_ns, host_to_device_ns,
@@ -52,19 +54,38 @@ spent AS (
   SELECT piece, rank, file, lineno, func, kind, ARG_MAX(call, wall_s) AS call,
          SUM(wall_s - COALESCE(queue_s, 0)) AS s
   FROM sample JOIN place USING (stack) GROUP BY ALL),
+each AS MATERIALIZED (
+  SELECT s.piece, s.rank, ANY_VALUE(s.host) AS host, ANY_VALUE(s.pid) AS pid, COUNT(*) AS steps,
+         AVG(dur_ns) / 1e9 AS step_s, AVG(wait_s) AS wait_s, AVG(backward_ns) / 1e9 AS backward,
+         AVG(input_wait_ns) / 1e9 AS input_wait, AVG(host_to_device_ns) / 1e9 AS host_to_device,
+         AVG(forward_ns) / 1e9 AS forward, AVG(optimizer_ns) / 1e9 AS optimizer,
+         AVG(other_ns) / 1e9 AS other, ANY_VALUE(queue_s) AS queue_s
+  FROM step AS s JOIN shared USING (piece, step)
+  LEFT JOIN wait ON wait.rank = s.rank AND wait.step = s.step
+  LEFT JOIN queue ON queue.piece = s.piece AND queue.rank = s.rank
+  GROUP BY s.piece, s.rank),
+placed AS (
+  SELECT piece, rank, steps, COUNT(*) OVER piece - 1 AS others,
+         CASE WHEN BOOL_AND(wait_s IS NOT NULL) OVER piece THEN wait_s ELSE backward END AS waited
+  FROM each WINDOW piece AS (PARTITION BY piece)),
+slowest AS (
+  SELECT * FROM placed QUALIFY ROW_NUMBER() OVER (PARTITION BY piece ORDER BY waited, rank) = 1),
+own AS (SELECT spent.*, steps, others FROM spent JOIN slowest USING (piece, rank)),
+theirs AS (
+  SELECT piece, file, lineno, func, kind, LIST(s / steps ORDER BY s / steps) AS found
+  FROM spent JOIN each USING (piece, rank) ANTI JOIN slowest USING (piece, rank) GROUP BY ALL),
+compared AS (
+  SELECT own.*, others - COALESCE(LEN(found), 0) AS missing, found
+  FROM own LEFT JOIN theirs ON own.piece = theirs.piece AND own.file = theirs.file
+    AND own.lineno IS NOT DISTINCT FROM theirs.lineno AND own.func = theirs.func
+    AND own.kind IS NOT DISTINCT FROM theirs.kind),
 line AS (
-  SELECT piece, rank, LIST(struct_pack(file, lineno, func, kind, call, s) ORDER BY s DESC) AS lines
-  FROM spent GROUP BY 1, 2)
-SELECT s.piece, s.rank, ANY_VALUE(s.host) AS host, ANY_VALUE(s.pid) AS pid, COUNT(*) AS steps,
-       AVG(dur_ns) / 1e9 AS step_s, AVG(wait_s) AS wait_s, AVG(backward_ns) / 1e9 AS backward,
-       AVG(input_wait_ns) / 1e9 AS input_wait, AVG(host_to_device_ns) / 1e9 AS host_to_device,
-       AVG(forward_ns) / 1e9 AS forward, AVG(optimizer_ns) / 1e9 AS optimizer,
-       AVG(other_ns) / 1e9 AS other, ANY_VALUE(queue_s) AS queue_s, ANY_VALUE(lines) AS lines
-FROM step AS s JOIN shared USING (piece, step)
-LEFT JOIN wait ON wait.rank = s.rank AND wait.step = s.step
-LEFT JOIN queue ON queue.piece = s.piece AND queue.rank = s.rank
-LEFT JOIN line ON line.piece = s.piece AND line.rank = s.rank
-GROUP BY s.piece, s.rank
+  SELECT piece, rank, LIST(struct_pack(file, lineno, func, kind, call, s := s / steps, usual_s :=
+    (CASE WHEN (others - 1) // 2 < missing THEN 0 ELSE found[(others - 1) // 2 - missing + 1] END
+     + CASE WHEN others // 2 < missing THEN 0 ELSE found[others // 2 - missing + 1] END) / 2)
+    ORDER BY s DESC) AS lines
+  FROM compared GROUP BY 1, 2)
+SELECT each.*, lines FROM each LEFT JOIN line USING (piece, rank)
 """
 _NEAR = 0.2  # of the gap: ranks that are so near to the slowest are slow as well
 _PARTS = {"input_wait": "waits for data", "host_to_device": "moves its batches",
@@ -151,8 +172,7 @@ def _find_difference(slow: Any, others: Sequence[Any], gap_s: float, limits: Lim
             "that others use, and how many threads and workers it has; the others do not wait",
             excess_s=queue_s,
         )
-    own, theirs = _sum_lines(slow), [_sum_lines(row) for row in others]
-    usual = {key: median(one.get(key, 0.0) for one in theirs) for key in own}
+    own, usual = _sum_lines(slow, "s"), _sum_lines(slow, "usual_s")
     times = _find_slowdown(own, usual, slow.step_s)
     if times >= limits.times:
         return _Difference(
@@ -167,10 +187,10 @@ def _find_difference(slow: Any, others: Sequence[Any], gap_s: float, limits: Lim
     return _describe_line(slow, worst, own[worst] - usual[worst])
 
 
-def _sum_lines(row: Any) -> dict[tuple[str, int, str, str | None], float]:
+def _sum_lines(row: Any, whose: str) -> dict[tuple[str, int, str, str | None], float]:
     """Return the seconds of a step at each line, by what it waits for."""
     lines = row.lines or ()
-    return {(one["file"], one["lineno"], one["func"], one["kind"]): one["s"] / row.steps
+    return {(one["file"], one["lineno"], one["func"], one["kind"]): one[whose]
             for one in lines}  # fmt: skip
 
 
