@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import os
 import shutil
-import subprocess
 import sys
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -23,6 +22,7 @@ from sonde.store.recording import open_recording
 from sonde.store.rows import make_table, open_tables
 from support.engine_clusters import can_connect, find_port
 from support.fault_proxy import FAULTS, FaultProxy
+from support.guarded import end_guarded, start_guarded
 
 pytest.importorskip("moto", reason="make test-scale installs it")
 
@@ -47,16 +47,12 @@ WHOLE = [{"n": 3000, "d": 3000}]
 def serve(*words: str) -> Iterator[int]:
     """Run a server on a port of its own, which is {port} in its words."""
     port = find_port()
-    process = subprocess.Popen(
-        [word.format(port=port) for word in words], env={**os.environ, "SONDE": "0"},
-        stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL,
-    )  # fmt: skip
+    process = start_guarded([word.format(port=port) for word in words], os.environ)
     try:
         wait_for(lambda: can_connect(port))
         yield port
     finally:
-        process.kill()
-        process.wait()
+        end_guarded(process)
 
 
 @pytest.fixture(scope="module")

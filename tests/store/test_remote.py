@@ -9,6 +9,8 @@ from pathlib import Path
 
 import pytest
 
+from sonde.advice.judge import load_rules
+from sonde.advice.period import Period
 from sonde.background import leave_out_pandas
 from sonde.cli import main
 from sonde.errors import Error, QueryError
@@ -21,8 +23,11 @@ from sonde.store.sql_dialect import Dialect
 from sonde.store.sql_tree import SqlParser, find_tables
 from sonde.store.sql_writer import SqlWriter
 from support.handmade_fleet import make_fleet
+from support.places import SPARK_RULES, list_fleet_rules
 
-SCHEMAS = {one.table: widen(one) for one in catalog.list_recorded()}
+SCHEMAS = {one.table: widen(one) for one in catalog.list_recorded()} | {
+    view.schema.table: view.schema for view in catalog.list_views()
+}
 
 
 def write(sql: str, dialect: Dialect = spark.DIALECT) -> str:
@@ -75,6 +80,13 @@ def test_what_is_not_in_the_core_is_refused_by_its_name(part: str, named: str) -
         write(f"SELECT {part}")
     assert str(refused.value).startswith(named), refused.value
     assert "without --engine" in str(refused.value)
+
+
+def test_rules_meant_for_fleets_can_be_written_for_the_engines_that_are_to_run_them() -> None:
+    words = Period(10**18, 10.0, 3, 0.0, "TRUE").words
+    for dialect, names in ((ray.DIALECT, list_fleet_rules()), (spark.DIALECT, SPARK_RULES)):
+        for rule in load_rules([*names, *list_fleet_rules()]):
+            assert write(rule.module.SQL.format(**words, **rule.limits), dialect), rule.name
 
 
 def test_a_name_that_daft_would_take_from_the_wrong_table_is_refused() -> None:

@@ -6,7 +6,6 @@ import os
 import re
 import secrets
 import shutil
-import signal
 import socket
 import subprocess
 import sys
@@ -15,6 +14,7 @@ from collections.abc import Callable
 from pathlib import Path
 
 from conftest import wait_for
+from support.guarded import end_guarded, list_session, start_guarded
 
 _START_S = 600.0  # a JVM takes its time on a busy machine
 
@@ -30,20 +30,8 @@ def can_connect(port: int) -> bool:
         return probe.connect_ex(("127.0.0.1", port)) == 0
 
 
-def list_session(leader: int) -> list[int]:
-    """The processes of a session, which a process began."""
-    found = []
-    for name in filter(str.isdigit, os.listdir("/proc")):
-        try:
-            if os.getsid(int(name)) == leader:
-                found.append(int(name))
-        except (ProcessLookupError, PermissionError):
-            continue
-    return found
-
-
 class Cluster:
-    """Processes, each in a group of its own, so that one dies with all that it has started."""
+    """Processes, each in a session of its own, so that one dies with all that it has started."""
 
     WORKERS: tuple[str, ...]  # the groups that do the work
 
@@ -53,10 +41,7 @@ class Cluster:
 
     def start(self, name: str, *words: str, **env: str) -> None:
         with open(self.folder / f"{name}.log", "wb") as log:
-            self._groups[name] = subprocess.Popen(
-                words, stdout=log, stderr=subprocess.STDOUT, start_new_session=True,
-                env={**self.env, **env}, cwd=self.folder,
-            )  # fmt: skip
+            self._groups[name] = start_guarded(list(words), {**self.env, **env}, log, self.folder)
 
     def wait(self, condition: Callable[[], object]) -> None:
         """Wait for the start of something; fail if a process ends instead."""
@@ -102,13 +87,7 @@ class Cluster:
         return self.read_cpu_s(*self.WORKERS) - before < 1
 
     def kill(self, name: str) -> None:
-        process = self._groups.pop(name)
-        for pid in list_session(process.pid):
-            try:
-                os.kill(pid, signal.SIGKILL)
-            except ProcessLookupError:
-                pass
-        process.wait()
+        end_guarded(self._groups.pop(name))
 
     def close(self) -> None:
         for name in list(self._groups):

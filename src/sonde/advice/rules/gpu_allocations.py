@@ -40,7 +40,8 @@ share AS (
          SUM(host_ns) > SUM(call_ns) / 2 AS is_host, SUM(freed_ns) > 0 AS is_freed
   FROM place GROUP BY 1, 2, 3),
 weighed AS (
-  SELECT *, CASE WHEN is_freed AND NOT is_host THEN freed_ns ELSE call_ns END AS weight
+  SELECT piece, host, pid, file, lineno, func, is_host, all_call_ns, all_calls,
+         CASE WHEN is_freed AND NOT is_host THEN freed_ns ELSE call_ns END AS weight
   FROM place JOIN share USING (piece, host, pid)),
 call AS (
   SELECT piece, host, pid, MAX(all_call_ns) AS call_ns, MAX(all_calls) AS calls,
