@@ -68,9 +68,9 @@ CALLS = (
         state=WORKING,
     ),
     CostlyCall(
-        "tiny_sleeps", "A loop sleeps for no time at all, and burns a processor",
+        "tiny_sleeps", "A loop sleeps for no time at all, and keeps a processor awake",
         "wait for what the loop asks about (an event, a queue, a condition), or sleep for "
-        "milliseconds", (), ("time.sleep",), 15, state=WORKING,
+        "milliseconds", (), ("time.sleep",), 8, state=WORKING,
     ),
     CostlyCall(
         "subprocess_per_item", "Starting one program after the other takes much of the time",

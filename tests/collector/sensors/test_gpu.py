@@ -164,6 +164,10 @@ def test_a_process_that_nvml_does_not_name_is_known_by_the_driver_it_has_open(
 
     assert look() == [(0, None, 3), (1, None, 3)]  # it asks how the GPUs are
     (files / "9").symlink_to("/dev/nvidia-uvm")
+    maps = proc / "50" / "maps"
+    maps.write_text("7f00-7f01 rw-s 00000000 00:06 478    /dev/nvidiactl\n")
+    assert look() == [(0, None, 3), (1, None, 3)]  # it asked CUDA whether there are any
+    maps.write_text("7f00-7f02 rw-s 00000000 00:06 479    /dev/nvidia-uvm\n")
     assert look() == [(0, None, 3), (1, None, 3), (1, 50, None)]
     (files / "9").unlink()
     assert look()[-1] == (1, 50, None)  # it was seen to compute

@@ -8,10 +8,11 @@ import re
 from sonde.collector.sensors._descendants import Node
 from sonde.collector.sensors._files import Reader
 
-# Only what computes has the second kind open; whoever merely asks how the GPUs are, as nvidia-smi
-# does, has the first kind open as well. /dev/dxg is a GPU that Windows shares with Linux.
+# Whoever merely asks how the GPUs are, as nvidia-smi does, has the first kind open. Who asks CUDA
+# whether there are any, as `torch.cuda.is_available()` does, has the second one open as well. Only
+# what computes has it in its memory. /dev/dxg is a GPU that Windows shares with Linux.
 _GPU = re.compile(r"/dev/nvidia(\d+)$")
-_COMPUTES = ("/dev/nvidia-uvm", "/dev/dxg")
+_CUDA, _SHARED = "/dev/nvidia-uvm", "/dev/dxg"
 _FIRST_S, _LONGEST_S = 1.0, 60.0  # between two looks at a process that does not compute yet
 
 
@@ -36,7 +37,7 @@ class GpuUsers:
         self._forget_dead()
         self._next[node] = (now_ns + int(pause_s * 1e9), min(2 * pause_s, _LONGEST_S))
         names = self._list_files(node.pid)
-        if not any(name in names for name in _COMPUTES):
+        if _SHARED not in names and not (_CUDA in names and self._has_mapped(node.pid, _CUDA)):
             return None
         numbers = (_GPU.match(name) for name in names)
         self._found[node] = found = frozenset(int(one[1]) for one in numbers if one)
@@ -53,6 +54,13 @@ class GpuUsers:
         except OSError:
             pass  # it has ended, or belongs to someone else
         return names
+
+    def _has_mapped(self, pid: int, name: str) -> bool:
+        try:
+            with open(f"{self._reader.proc}/{pid}/maps", "rb") as file:
+                return any(line.rstrip().endswith(name.encode()) for line in file)
+        except OSError:
+            return False  # as above
 
     def _forget_dead(self) -> None:
         for known in (self._found, self._next):
