@@ -185,10 +185,10 @@ def test_the_command_says_the_verdict_first_and_fails_if_asked(root, sonde_cli) 
     assert read["changes"][0]["name"] == "step"
 
 
-def say(*code: Change) -> str:
+def say(*code: Change, machine: tuple[Change, ...] = ()) -> str:
     run = Change("run", "s", 28.0, 29.0, 1.0, 1.0, "same", False)
     sides = [Side(name, 0, 1, 20) for name in ("a", "b")]
-    return _describe_comparison(Comparison(*sides, [run], code, [], [], []))
+    return _describe_comparison(Comparison(*sides, [run, *machine], code, [], [], []))
 
 
 def test_a_run_of_a_given_length_is_judged_by_pieces_of_its_work() -> None:
@@ -201,6 +201,9 @@ def test_a_run_of_a_given_length_is_judged_by_pieces_of_its_work() -> None:
     both = say(sell, sign)
     assert both.startswith("the same: ") and both.index("less of it in sell") < both.index("sign")
     assert say().endswith("+4 %") and say(sign).endswith("but: sign, 0.28 → 5.9 s of the run")
+    queue = Change("waiting for a processor", "% of a core", 5.0, 90.0, 80.0, 88.0, "worse", True)
+    assert "but: waiting for a processor, 5 → 90" in say(sell, sign, machine=(queue,))
+    assert say(order, machine=(queue,)).startswith("much faster: span order")
 
 
 # ---- waiting ------------------------------------------------------------------------------------

@@ -18,7 +18,7 @@ from sonde.session.stack_table import WEIGHTS
 from sonde.store.held import HeldRecording
 from sonde.tui import shares
 from sonde.tui.process import TopProcess, describe_misses, open_processes
-from sonde.tui.samples import Samples
+from sonde.tui.samples import IS_IDLE, Samples
 from sonde.tui.tree import Unit, make_tree
 from support.watched_process import BUSY, SHARES
 
@@ -27,7 +27,7 @@ FUNCTIONS_SQL = """
 WITH samples AS (
     SELECT stack::HUGEINT AS stack, SUM(CASE '{weight}' WHEN 'cpu' THEN cpu_ns
         WHEN 'gil' THEN CASE WHEN gil THEN wall_ns ELSE 0 END
-        ELSE CASE WHEN idle AND NOT {idle} THEN 0 ELSE wall_ns END END) AS weight
+        ELSE CASE WHEN {is_idle} AND NOT {idle} THEN 0 ELSE wall_ns END END) AS weight
     FROM python.stack_sample WHERE t_ns >= {since} GROUP BY stack),
 frames AS (SELECT stack::HUGEINT AS stack, depth, func, file, {line} AS line FROM python.frame),
 self AS (SELECT func, file, line, SUM(weight) AS self
@@ -51,7 +51,9 @@ def check_against_sql(process: TopProcess, window_s: float, weight: str, idle: b
     weighed = process.weigh(window_s, weight, idle=idle)
     count = 0
     for units, line in ((weighed.tree.functions, "first_line"), (weighed.tree.by_line, "lineno")):
-        sql = FUNCTIONS_SQL.format(since=since, weight=weight, idle=idle, line=line)
+        sql = FUNCTIONS_SQL.format(
+            since=since, weight=weight, is_idle=IS_IDLE, idle=idle, line=line
+        )
         expected = {
             Unit(str(row["func"]), str(row["file"]), int(str(row["line"]))): (
                 row["self"],
@@ -206,7 +208,7 @@ def test_threads_are_what_sql_says(start) -> None:
     process = freeze(child)
     process.refresh()
     loads = {load.thread: load for load in process.list_loads(5.0)}
-    sql = f"""SELECT thread, SUM(CASE WHEN idle THEN 0 ELSE wall_ns END)::BIGINT AS busy,
+    sql = f"""SELECT thread, SUM(CASE WHEN {IS_IDLE} THEN 0 ELSE wall_ns END)::BIGINT AS busy,
         SUM(cpu_ns)::BIGINT AS cpu, SUM(CASE WHEN gil THEN wall_ns ELSE 0 END)::BIGINT AS gil
         FROM python.stack_sample WHERE t_ns >= {process.find_since(5.0)} GROUP BY thread"""
     for row in ask(process, sql):

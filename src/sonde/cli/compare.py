@@ -139,6 +139,8 @@ def _describe_runs(found: Comparison, run: Change, word: str) -> str:
         all_agree = len({row.verdict for row in work}) == 1
         what = _name_sides(work[0])
         return f"much {faster}: {what}; {took}" if all_agree else f"{word}: {took}; but: {what}"
+    if starved := _find_starvation(found):
+        return f"{word}: {took}; but: {_name_sides(starved)}"
     less, more = (
         next((row for row in changed if row.verdict == verdict), None)
         for verdict in (BETTER, WORSE)
@@ -161,14 +163,20 @@ def _show_sides(row: Change) -> str:
     return f"{_show(row.before)} → {_show(row.after)} {row.unit}"
 
 
-def _describe_starvation(found: Comparison) -> Iterator[str]:
-    """Yield a warning where the second had to wait for a processor far more than the first."""
+def _find_starvation(found: Comparison) -> Change | None:
     for row in found.changes:
         if row.name == STARVATION and row.verdict == WORSE and row.much:
-            yield (
-                f"the processors were short: it waited for one {_show_sides(row)}, so code that "
-                "takes longer below may only be a victim of that"
-            )
+            return row
+    return None
+
+
+def _describe_starvation(found: Comparison) -> Iterator[str]:
+    """Yield a warning where the second had to wait for a processor far more than the first."""
+    if row := _find_starvation(found):
+        yield (
+            f"the processors were short: it waited for one {_show_sides(row)}, so code that "
+            "takes longer below may only be a victim of that"
+        )
 
 
 def _describe_side(side: Side) -> str:

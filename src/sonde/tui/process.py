@@ -12,7 +12,7 @@ from sonde.errors import Error
 from sonde.session import Session, stack_table
 from sonde.session.missing_names import describe_missing_names
 from sonde.session.ring import SUFFIX, Ring
-from sonde.tui.samples import STEP_NS, Samples, Sums
+from sonde.tui.samples import IS_IDLE, STEP_NS, Samples, Sums
 from sonde.tui.shares import Load, Weighed, list_loads, weigh, weigh_all
 from sonde.tui.tree import StackTree, make_tree
 from sonde.words import shorten_command
@@ -24,9 +24,9 @@ LONGEST_S = 300.0
 _NOW_S = 5.0
 _RECENT_NS = 10 * 10**9  # older numbers say nothing about a live process
 _TREE_SQL = "SELECT * FROM python.stack"
-_WORKING_SQL = """
+_WORKING_SQL = f"""
 SELECT stack, SUM(wall_ns)::BIGINT AS wall_ns
-FROM python.stack_sample WHERE NOT idle AND t_ns < {until} GROUP BY stack"""
+FROM python.stack_sample WHERE NOT {IS_IDLE} AND t_ns < {{until}} GROUP BY stack"""
 _THREADS_SQL = "SELECT thread, name, state, t_ns FROM python.thread ORDER BY t_ns"
 _LAST_SQL = """
 SELECT * FROM {table}

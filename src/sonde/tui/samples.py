@@ -2,8 +2,12 @@
 
 The sums of a window are what this SQL gives, with `since_ns` a whole number of steps:
 
-    SELECT thread, stack, gil, idle, SUM(samples), SUM(wall_ns), SUM(cpu_ns)
+    SELECT thread, stack, gil, idle OR COALESCE(call, '') = 'time.sleep' AS idle,
+           SUM(samples), SUM(wall_ns), SUM(cpu_ns)
     FROM python.stack_sample WHERE t_ns >= since_ns GROUP BY ALL
+
+On a busy machine a sleeper may be ready to run when it is looked at: it counts as idle, as in
+analysis/profile.py.
 
 The SQL itself takes a tenth of a second of CPU time, too much for every second. It is used only
 for rows that are no longer in the ring."""
@@ -13,7 +17,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Sequence
 from typing import Any, NamedTuple
 
-from sonde.session import Session, stack_table
+from sonde.session import Session, stack_table, texts
 from sonde.session.ring import SUFFIX, Ring
 from sonde.store.tail import RingTail
 
@@ -25,22 +29,24 @@ Key = tuple[int, int, int, int]  # thread, stack, gil, idle
 Sums = dict[Key, tuple[int, int, int]]  # samples, wall_ns, cpu_ns
 Ask = Callable[[str], list[dict[str, Any]]]
 
-_STEPS_SQL = """
-    SELECT t_ns // {step} AS step, thread, stack, gil::INT AS gil, idle::INT AS idle,
+_SLEEP = "time.sleep"
+IS_IDLE = f"(idle OR COALESCE(call, '') = '{_SLEEP}')"
+_STEPS_SQL = f"""
+    SELECT t_ns // {{step}} AS step, thread, stack, gil::INT AS gil, {IS_IDLE}::INT AS idle,
            SUM(samples)::BIGINT AS samples, SUM(wall_ns)::BIGINT AS wall_ns,
            SUM(cpu_ns)::BIGINT AS cpu_ns, MAX(t_ns) AS t_ns
-    FROM python.stack_sample WHERE t_ns >= {since} AND t_ns < {until} GROUP BY ALL"""
+    FROM python.stack_sample WHERE t_ns >= {{since}} AND t_ns < {{until}} GROUP BY ALL"""
 # The same words for all processes, so that one query answers for hundreds of them.
 _LAST_NS = 305 * 10**9  # the longest window, and a little
 _LAST_SQL = f"""
-    SELECT t_ns // {STEP_NS} AS step, thread, stack, gil::INT AS gil, idle::INT AS idle,
+    SELECT t_ns // {STEP_NS} AS step, thread, stack, gil::INT AS gil, {IS_IDLE}::INT AS idle,
            SUM(samples)::BIGINT AS samples, SUM(wall_ns)::BIGINT AS wall_ns,
            SUM(cpu_ns)::BIGINT AS cpu_ns, MAX(t_ns) AS t_ns
     FROM (SELECT *, MAX(t_ns) OVER (PARTITION BY host, pid) AS last_ns FROM python.stack_sample)
     WHERE t_ns >= last_ns - {_LAST_NS} GROUP BY ALL"""
-_NEWEST_SQL = """
+_NEWEST_SQL = f"""
     SELECT thread, MAX(t_ns) AS t_ns, ARG_MAX(stack, t_ns) AS stack,
-           ARG_MAX(gil, t_ns)::INT AS gil, ARG_MAX(idle, t_ns)::INT AS idle
+           ARG_MAX(gil, t_ns)::INT AS gil, ARG_MAX({IS_IDLE}, t_ns)::INT AS idle
     FROM python.stack_sample GROUP BY ALL"""
 
 
@@ -60,6 +66,7 @@ class Samples:
     def __init__(self, session: Session, ask: Ask, find: Ask | None = None) -> None:
         self._ask, self._find = ask, find
         self._tail: RingTail | None = None
+        self._folder, self._sleeps = session.folder, {-1: 0}  # texts of calls: is it time.sleep?
         every_s = float(session.read_config()["stack.every"])
         self._slack_ns = max(_SLACK_NS, round(2e9 * every_s))
         try:
@@ -186,11 +193,27 @@ class Samples:
         if thread not in self.newest or self.newest[thread].t_ns <= seen.t_ns:
             self.newest[thread] = seen
 
+    def _find_sleepers(self, columns: Sequence[Sequence[int]]) -> Sequence[int]:
+        """Return the calls of some rows, after looking up which of them is a sleep."""
+        names = [] if self._ring is None else [field.name for field in self._ring.schema.fields]
+        if "call" not in names:
+            return [-1] * len(columns[0])
+        calls = columns[names.index("call")]
+        if unknown := set(calls) - self._sleeps.keys():
+            known = texts.read_texts(self._folder)
+            for call in unknown:
+                self._sleeps[call] = int(0 <= call < len(known) and known[call] == _SLEEP)
+        return calls
+
     def _take(self, columns: Sequence[Sequence[int]]) -> None:
         added: dict[int, dict[Key, list[int]]] = {}
         newest: dict[int, tuple[int, int, int, int]] = {}
-        rows = zip(*columns[:8], strict=True)  # newer recordings have more columns
-        for t_ns, thread, stack, samples, wall_ns, cpu_ns, gil, idle in rows:
+        calls = self._find_sleepers(columns)
+        # Newer recordings have more columns.
+        for t_ns, thread, stack, samples, wall_ns, cpu_ns, gil, rests, call in zip(
+            *columns[:8], calls, strict=True
+        ):
+            idle = rests or self._sleeps[call]
             sums = added.setdefault(t_ns // STEP_NS, {})
             sum_ = sums.get((thread, stack, gil, idle))
             if sum_ is None:
