@@ -188,7 +188,10 @@ def test_the_version_of_a_running_python_is_found_and_judged(root: Path, version
     ) as process:
         try:
             process.stdout.readline()
-            if number == sys.version_info[:2]:
+            if f"{version}t" == f"{sys.version_info[0]}.{sys.version_info[1]}{sys.abiflags}":
+                with pytest.raises(preflight.OtherVersion, match=f"has a core for {version}t only"):
+                    preflight.check(process.pid, str(root))
+            elif number == sys.version_info[:2]:
                 assert preflight.check(process.pid, str(root)).version == number
             else:
                 words = (

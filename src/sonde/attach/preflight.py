@@ -336,7 +336,9 @@ def check_version(process: ProcessFiles, python: Library) -> tuple[tuple[int, in
             f"process {process.pid} is free-threaded Python without sonde: install sonde there"
         )
     if not has_own(process):
-        cores = ", ".join(f"{one[0]}.{one[1]}" for one in list_cores())
+        cores = ", ".join(
+            f"{one[0]}.{one[1]}{kind}" for kind in ("", "t") for one in list_cores(kind == "t")
+        )
         raise OtherVersion(
             f"process {process.pid} is Python {version[0]}.{version[1]} without sonde, and this "
             f"sonde has a core for {cores} only: {describe_python(process)} -m pip install sonde"

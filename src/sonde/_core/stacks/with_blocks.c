@@ -144,8 +144,13 @@ static int find_in_frame(uintptr_t frame, const raw_frame *copy, const sonde_loc
         return 0;
     const sonde_code *known = sonde_codes_get(code_of(copy), NULL, &fresh);
     int handlers_n = list_handlers(copy, &code, handlers), locals = count_locals(&code);
-    for (int i = 0; i < handlers_n && known != NULL && locals >= 0; i++) {
+    for (int i = 0, last = code.co_stacksize + 1; i < handlers_n && known != NULL && locals >= 0; i++) {
         int depth = handlers[i].depth;
+        /* A handler has a handler of its own, for which more values would lie there; now others do: those
+         * of a `with` that is just being entered. Only what lies lower is of a block around this one. */
+        if (depth >= last)
+            continue;
+        last = depth;
         uintptr_t values[2] = {0, 0}; /* the two uppermost */
         int n = depth < 2 ? depth : 2;
         uintptr_t from = find_values(frame) + (size_t)(locals + depth - n) * sizeof *values;
