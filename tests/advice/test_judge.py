@@ -296,6 +296,27 @@ def test_a_symptom_that_is_worse_than_its_cause_is_told() -> None:
     assert [finding.rule for finding in advice.findings] == ["symptom", "cause"]
 
 
+@pytest.mark.parametrize("pieces", [4, 2])
+def test_where_others_have_the_processors_times_are_only_mentioned(pieces: int) -> None:
+    def is_crowd(row):
+        return Verdict(row.piece, row.piece < pieces, severity="info", readings=99, is_own=False)
+
+    rules = (
+        make_rule("cpu_starved", verdict=is_crowd),
+        make_rule(
+            "slow",
+            CROWD="info",
+            verdict=lambda row: Verdict(row.piece, True, lost_pct=50.0, readings=99),
+        ),
+        make_rule(
+            "wrong", verdict=lambda row: Verdict(row.piece, True, lost_pct=50.0, readings=99)
+        ),
+    )
+    told = {finding.rule: finding.severity for finding in ask(record(40), *rules).findings}
+    assert told["wrong"] == "critical"
+    assert told["slow"] == ("info" if pieces == 4 else "critical")
+
+
 @pytest.mark.parametrize("line", ["app.py:3 in load", "app.py:9 in save"])
 def test_a_cause_comes_before_its_effect_at_the_same_line_however_bad_that_is(line: str) -> None:
     def at(level: str, line: str):

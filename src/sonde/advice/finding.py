@@ -6,7 +6,8 @@ import json
 import math
 from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import asdict, dataclass, field
+from dataclasses import asdict, dataclass, field, replace
+from typing import Any
 
 from sonde.advice.verdict import LEVELS, Evidence, Number, Verdict, summarize
 from sonde.analysis.code_names import shorten_file
@@ -152,6 +153,12 @@ class Tally:
         return self.votes in ("most", "several") or (self.danger and self.votes != "none")
 
     @property
+    def is_by_others(self) -> bool:
+        """Do other programs cause it, nearly always and on every host?"""
+        others = [verdict for verdict in self.yes if not verdict.is_own]
+        return name_votes(len(others), len(self.verdicts)) == "most"
+
+    @property
     def lost_pct(self) -> float | None:
         """Return the share of the judged time that is lost; of several at once, the worst."""
         worst: dict[int, float] = {}
@@ -253,3 +260,14 @@ def put_causes_first(findings: list[Finding], behind: Mapping[str, Sequence[str]
         for cause in causes:
             findings.remove(cause)
             findings.insert(findings.index(effect), cause)
+
+
+def doubt_in_crowd(tallies: list[tuple[Any, Tally]]) -> list[tuple[Any, Tally]]:
+    """Where other programs have the processors nearly all of the time, on all hosts, how long
+    something takes proves little: rules that say so (CROWD) are no more severe than that."""
+    if not any(rule.name == "cpu_starved" and tally.is_by_others for rule, tally in tallies):
+        return tallies
+    return [
+        (rule, replace(tally, most=getattr(rule.module, "CROWD", tally.most)))
+        for rule, tally in tallies
+    ]

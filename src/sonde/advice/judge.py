@@ -11,7 +11,14 @@ from typing import Any
 
 from sonde import environ, plugins, settings
 from sonde.advice.code_lines import find_lines
-from sonde.advice.finding import Advice, Finding, Outcome, Tally, put_causes_first
+from sonde.advice.finding import (
+    Advice,
+    Finding,
+    Outcome,
+    Tally,
+    doubt_in_crowd,
+    put_causes_first,
+)
 from sonde.advice.period import Period, find_period
 from sonde.advice.rules._code import PLACE
 from sonde.advice.stretches import THINNED, choose_stretches, list_ends
@@ -207,7 +214,7 @@ def judge(
         outcomes.append(outcome)
         if tally is not None and tally.is_found:
             tallies.append((rule, tally))
-    tallies = _leave_out(tallies, outcomes)
+    tallies = _leave_out(doubt_in_crowd(tallies), outcomes)
     wanted = [(rule.find_line(tally), tally.fired) for rule, tally in tallies]
     lines = find_lines(recording, period, wanted)
     sessions = (whole or recording).sessions

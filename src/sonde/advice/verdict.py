@@ -22,6 +22,7 @@ often in the pieces that fired), `DANGER = True` (seeing it once is enough to re
 `MOST = "warning"` (the cause is inferred and not measured, so it is never critical),
 `UNLESS = ("input_bound",)` (rules that say more: a symptom is not reported beside its cause),
 `BEHIND = ("costly_calls",)` (rules whose findings at the same line come first: its causes),
+`CROWD = "info"` (no more severe than this while other programs have the processors),
 `COMPARES = True` (it looks at all processes of a job, however many),
 `AT_ONCE = True` (it cannot do with gaps: of a long period it looks at the last hour only), and
 `OTHERWISE = "the job uses no GPU"` (why it abstains although everything it needs is there)."""

@@ -16,6 +16,7 @@ from sonde.advice.verdict import Limit, Limits, Rows, Verdict
 
 LINE = "waiting"
 COMPARES = True
+CROWD = "info"
 NEEDS = ("python.collective.dur_ns", "python.torch_step.dur_ns", "python.stack_sample.idle")
 LIMITS = {"exposed_pct": Limit(20, "of a step in which ranks wait for data to arrive")}
 # The last rank to arrive waits for nobody, so the least time of all ranks is that of the transfer.

@@ -17,6 +17,7 @@ from typing import Any
 from sonde.advice.rules._code import PLACE, show_place
 from sonde.advice.verdict import Limit, Limits, Rows, Verdict
 
+CROWD = "info"
 NEEDS = ("python.torch_step.dur_ns",)
 AT_ONCE = True  # how many steps lie between two outliers cannot be told across gaps
 LIMITS = {

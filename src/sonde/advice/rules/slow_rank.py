@@ -19,6 +19,7 @@ from sonde.advice.verdict import Limit, Limits, Rows, Verdict, group
 from sonde.words import show_ranges
 
 COMPARES = True
+CROWD = "info"
 NEEDS = ("python.collective.dur_ns", "python.torch_step.dur_ns")
 LIMITS = {
     "gap_pct": Limit(10, "of a step that the others wait for the slowest rank"),

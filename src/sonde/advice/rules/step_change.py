@@ -22,6 +22,7 @@ from sonde.words import show_moment
 DANGER = True  # it may have begun a minute ago
 MOST = "warning"
 UNLESS = ("cpu_starved", "slower_steps")
+CROWD = "info"
 NEEDS = ("python.torch_step.dur_ns",)
 OTHERWISE = "the recording is too short"
 LIMITS = {
