@@ -141,6 +141,12 @@ def test_the_first_step_is_left_out_unless_it_is_asked_for(job: Job) -> None:
     assert read(0, 0).steps[0].last == 0
 
 
+def test_one_step_so_far_is_said_to_warm_up(job: Job) -> None:
+    job.step(0, make_gpt())
+    with pytest.raises(Error, match=r"only the first step is recorded so far.*`--steps 0-`"):
+        read()
+
+
 def test_unrecorded_steps_are_in_no_share(job: Job) -> None:
     for number in range(6):
         # An unrecorded step is slow here: in a mean it would show.

@@ -136,7 +136,7 @@ def read_report(recording: Recording, choice: StepSelection) -> ModuleReport:
     steps, modules = statements = _list_statements(recording, choice)
     found = recording.query_each(steps).to_pylist()
     if not found:
-        raise Error(_explain_nothing(recording))
+        raise Error(_explain_nothing(recording, choice))
     rows = recording.query_each(modules).to_pylist()
     return ModuleReport([ProcessSteps(**row) for row in found], grow(rows), statements)
 
@@ -163,11 +163,16 @@ def read_source_detail(recording: Recording) -> str | None:
     return "; ".join(sorted(filter(None, rows["detail"].to_pylist()))) or None
 
 
-def _explain_nothing(recording: Recording) -> str:
+def _explain_nothing(recording: Recording, choice: StepSelection) -> str:
     sql = "SELECT COUNT(*) AS n, COUNT(*) FILTER (NOT unrecorded AND modules > 0) AS m, {} FROM {}"
     row = recording.query(
         sql.format("MIN(step) AS first, MAX(step) AS last", "python.torch_step")
     ).to_pylist()[0]
+    if row["m"] == 1 and choice.first is None and choice.last is None:
+        return (
+            "only the first step is recorded so far, and it does not count, as it warms up: ask "
+            f"again after some more, or `--steps {row['first']}-` shows what there is"
+        )
     if row["m"]:
         return f"no recorded step is in that range; steps here: {row['first']}-{row['last']}"
     if row["n"]:
