@@ -154,7 +154,8 @@ WAYS = (
     CostlyCall(
         "code_compiled", "Code or templates are compiled again and again",
         "compile once and keep the result; for templates, keep one Environment",
-        ("/jinja2/lexer.py", "/jinja2/parser.py", "/jinja2/compiler.py"),
+        ("/jinja2/lexer.py", "/jinja2/parser.py", "/jinja2/compiler.py",
+         "/jinja2/environment.py:compile", "/jinja2/environment.py:_compile"),
         ("builtins.compile", "builtins.eval", "builtins.exec"), 15, stretch=SHORT,
     ),
     CostlyCall(

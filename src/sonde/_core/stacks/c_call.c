@@ -1,8 +1,9 @@
 /* The C function that the innermost frame of a stack is calling, also as an operator.
  *
  * C functions have no frame. But the instruction that a frame is at says by which name it calls, and
- * the function itself lies among the values that the frame is working with. Both are read while the
- * thread goes on, so neither is believed alone: a call counts only if a C function of that very name
+ * the function itself lies among the values that the frame is working with. Both are in the copy of the
+ * stack, if the frame is small enough; but the thread went on while that was made, and goes on while we look at
+ * what the values are, so neither is believed alone: a call counts only if a C function of that very name
  * is found there.
  */
 #define _GNU_SOURCE 1
@@ -12,6 +13,7 @@
 #if SONDE_HAS_C_CALLS
 
 #include "stacks/frame_layout.h"
+#include "stacks/stack_copy.h"
 
 #include <stdio.h>
 #include <string.h>
@@ -186,7 +188,7 @@ static int read_operator(const sonde_call_place *here, uintptr_t left, uintptr_t
 static int read_operand_value(const sonde_operand *operand, uintptr_t first, uintptr_t *value)
 {
     *value = operand->from == SONDE_CONSTANT ? operand->constant : 0;
-    if (operand->from == SONDE_VARIABLE && sonde_read_memory(value, first + operand->local * sizeof *value, sizeof *value) < 0)
+    if (operand->from == SONDE_VARIABLE && sonde_stack_copy_read(value, first + operand->local * sizeof *value, sizeof *value) < 0)
         return -1;
     *value = strip(*value);
     return 0;
@@ -237,14 +239,14 @@ static int find_function(const sonde_call_place *here, uintptr_t frame, c_functi
     uintptr_t values[SONDE_MOST_VALUES], value = 0, first = frame + offsetof(raw_frame, localsplus);
     uintptr_t local = first + here->local * sizeof value, locals = first;
     int is_local = here->kind != SONDE_CALL_OF_NAME && here->kind != SONDE_OPERATOR;
-    if (is_local && sonde_read_memory(&value, local, sizeof value) < 0)
+    if (is_local && sonde_stack_copy_read(&value, local, sizeof value) < 0)
         return -1;
     if (here->kind == SONDE_CALL_OF_LOCAL)
         return read_function(strip(value), found);
     if (here->kind == SONDE_IN_LOCAL)
         return read_container(here, strip(value), found);
     first += (size_t)here->locals * sizeof value;
-    if (sonde_read_memory(values, first, (size_t)here->values * sizeof value) < 0)
+    if (sonde_stack_copy_read(values, first, (size_t)here->values * sizeof value) < 0)
         return -1;
     if (here->kind == SONDE_CALL_OF_NAME)
         return find_by_name(here, values, found);

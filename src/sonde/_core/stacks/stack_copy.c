@@ -42,6 +42,15 @@ static int is_inside(const sonde_copied_range *region, uintptr_t address)
 
 int sonde_stack_copy_shows(uintptr_t address) { return is_inside(&sonde_copy.window, address); }
 
+int sonde_stack_copy_read(void *to, uintptr_t from, size_t bytes)
+{
+    const sonde_copied_range *window = &sonde_copy.window;
+    if (from < window->low || from >= window->high || window->high - from < bytes)
+        return sonde_read_memory(to, from, bytes);
+    memcpy(to, window->bytes + (from - window->low), bytes);
+    return 0;
+}
+
 static raw_frame *read_outside(uintptr_t address, int level)
 {
     for (int i = 0; i < sonde_copy.outside_n; i++) {

@@ -62,6 +62,10 @@ int sonde_stack_copy_rest(const sonde_view *view);
  * how many frames lie between this one and the innermost. */
 raw_frame *sonde_stack_copy_find(uintptr_t address, int level);
 
+/* Read what lies in a frame: from the copy, which is of one moment with the frame itself, if it is there; else from
+ * memory as it is now. Returns 0 or -errno. */
+int sonde_stack_copy_read(void *to, uintptr_t from, size_t bytes);
+
 /* Does the window show this frame? */
 int sonde_stack_copy_shows(uintptr_t address);
 
