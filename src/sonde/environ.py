@@ -390,9 +390,9 @@ def read_slurm_nodes() -> str | None:
     return os.environ.get("SLURM_JOB_NODELIST") or os.environ.get("SLURM_NODELIST")
 
 
-def read_ray_token() -> str | None:
-    """Return the token of the Ray cluster, where it asks for one."""
-    return os.environ.get("RAY_AUTH_TOKEN")
+def silence_grpc() -> None:
+    """Keep gRPC, if it is not in use yet, from telling stderr in its own words what failed."""
+    os.environ.setdefault("GRPC_VERBOSITY", "NONE")
 
 
 def forbid_debug_downloads() -> None:

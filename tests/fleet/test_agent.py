@@ -302,7 +302,7 @@ def test_a_hostile_agent_does_not_spoil_the_answers_of_the_others(serve, start, 
     assert f"no answer from {bad} (1 of 2 hosts): its answer has no stacks" in done.stderr
 
 
-def test_something_else_that_listens_there_is_no_agent(fleet: Path) -> None:
+def test_something_else_that_listens_there_is_no_agent_and_costs_one_line(fleet, sonde_cli) -> None:
     with socket.socket() as listener:
         listener.bind(("127.0.0.1", 0))
         listener.listen()
@@ -314,11 +314,12 @@ def test_something_else_that_listens_there_is_no_agent(fleet: Path) -> None:
             peer.sendall(b"HTTP/1.1 200 OK\r\n\r\nhello")
             peer.close()
 
-        other = threading.Thread(target=answer)
-        other.start()
+        for _ in range(2):
+            threading.Thread(target=answer).start()
         with pytest.raises(Refused):
             ask(f"127.0.0.1:{port}", SESSIONS, timeout_s=5)
-        other.join()
+        done = sonde_cli("query", f"@hosts:127.0.0.1:{port}", SESSIONS["sql"])
+        assert done.returncode == 9 and done.stderr.count("\n") == 1, done.stderr
 
 
 def test_two_agents_do_not_share_a_port(serve, fleet: Path) -> None:

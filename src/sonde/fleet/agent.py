@@ -14,7 +14,7 @@ from typing import Any
 import pyarrow as pa
 from pyarrow import flight
 
-from sonde import settings
+from sonde import environ, settings
 from sonde.errors import ConfigError, Error, QueryError
 from sonde.fleet import credentials
 from sonde.fleet.answers import LONGEST_S, Leave, answer
@@ -41,6 +41,7 @@ class AgentServer(flight.FlightServerBase):  # type: ignore[misc]
         self._token, self._leave = credentials.read_token(), leave
         self._nonces: dict[str, float] = {}
         self._lock, self._room = threading.Lock(), threading.Semaphore(_AT_ONCE)
+        environ.silence_grpc()  # whoever knocks would fill the log
         shown = f"[{host}]" if ":" in host else host
         pair = [] if plain else [(credentials.read_certificate(), credentials.read_key())]
         kind = "grpc+tcp" if plain else "grpc+tls"
@@ -84,6 +85,11 @@ class AgentServer(flight.FlightServerBase):  # type: ignore[misc]
         except (Error, ValueError, OSError, ArithmeticError, LookupError, TypeError) as error:
             rows = _describe(error)
         return flight.RecordBatchStream(rows)
+
+    def shutdown(self) -> None:
+        """End, when the requests that are under way are answered."""
+        super().shutdown()
+        self._leave.pool.close()
 
     # ---- who may ask -----------------------------------------------------------------------------
 

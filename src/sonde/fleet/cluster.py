@@ -10,6 +10,7 @@ from typing import Any
 
 import pyarrow as pa
 
+from sonde import environ
 from sonde.errors import Error, HostsMissing, NoSession, QueryError
 from sonde.fleet import credentials
 from sonde.fleet.client import Asker, Clock, Refused
@@ -75,6 +76,7 @@ def ask_all(
 ) -> Gathered:
     """Send a request to every host; return when all have answered, or the time is over. More
     `hellos` make for a better idea of the hosts' clocks."""
+    environ.silence_grpc()
     credentials.read_token()  # an error of ours is one error, not one of every host
     deadline = time.monotonic() + timeout_s
     limit_bytes = MEMORY_BYTES // len(cluster.hosts)

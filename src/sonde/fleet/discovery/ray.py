@@ -22,7 +22,7 @@ def list_hosts(value: str) -> list[str]:
     address = f"http://{place}/api/v0/nodes?limit=10000"
     # No proxy: a cluster's own machines are asked.
     opener = urllib.request.build_opener(urllib.request.ProxyHandler({}))
-    token = environ.read_ray_token()
+    token = environ.read_variables(["RAY_AUTH_TOKEN"]).get("RAY_AUTH_TOKEN")
     headers = {"Authorization": f"Bearer {token}"} if token else {}
     try:
         request = urllib.request.Request(address, headers=headers)
