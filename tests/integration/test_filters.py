@@ -76,6 +76,26 @@ def test_a_job_without_a_file_of_its_memory_is_recorded_as_any(run_anew, tmp_pat
     assert frames.num_rows > 0
 
 
+def test_what_a_thread_waits_for_is_known_under_a_filter_that_allows_to_ask(run_anew) -> None:
+    code = """
+forbid(1 << 20)
+import socket, sonde, threading, time
+folder = sonde.start(stack_every="1ms")
+server = socket.create_server(("127.0.0.1", 0))
+one = socket.create_connection(server.getsockname())
+threading.Thread(target=one.recv, args=(1,), daemon=True).start()
+local, _other = socket.socketpair()
+threading.Thread(target=local.recv, args=(1,), daemon=True).start()
+def list_waits():
+    rows = sonde.open(folder).query("SELECT DISTINCT wait FROM python.stack_sample").to_pylist()
+    return {row["wait"] for row in rows}
+end = time.monotonic() + 20
+while not {"network", "pipe"} <= list_waits() and time.monotonic() < end: time.sleep(0.2)
+print(*sorted(list_waits() & {"network", "pipe"}))
+"""
+    assert run_anew(FILTER + code).stdout.split() == ["network", "pipe"]
+
+
 def test_a_filter_that_allows_it_changes_nothing(run_anew) -> None:
     code = """
 forbid(1 << 20)

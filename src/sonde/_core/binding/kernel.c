@@ -130,8 +130,10 @@ static PyObject *has_later_filter(PyObject *Py_UNUSED(module), PyObject *Py_UNUS
 
 static PyObject *may_read_memory(PyObject *Py_UNUSED(module), PyObject *may_clone)
 {
-    int has_file = sonde_memory_open();
-    int may_call = !has_file && PyObject_IsTrue(may_clone) == 1 && sonde_may_call_readv();
+    int has_file = sonde_memory_open(), may_try = PyObject_IsTrue(may_clone) == 1;
+    int may_call = !has_file && may_try && sonde_may_call_readv();
+    if (may_try)
+        sonde_filter_try_files();
     if (!may_call)
         sonde_memory_forbid_call(); /* the program may close the file, and the call was not tried */
     return PyBool_FromLong(has_file || may_call);
@@ -257,7 +259,8 @@ PyMethodDef sonde_kernel_methods[] = {
      "Return a system call that a recording needs and a filter answers with death; None if there is none."},
     {"may_read_memory", may_read_memory, METH_O,
      "may_read_memory(may_clone): find out whether this process, which has a filter, may read its own memory\n"
-     "through the kernel: through a file, or else with a call that is tried in another process."},
+     "through the kernel: through a file, or else with a call that is tried in another process. Try as well whether\n"
+     "it may ask what kind of file a thread waits for."},
     {"process_read", process_read, METH_VARARGS,
      "process_read(pid, stat, io, known_ns): return what these open files of /proc say about a\n"
      "process, and its CPU time; only the time of reading if the CPU time is still `known_ns`."},

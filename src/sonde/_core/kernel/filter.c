@@ -16,6 +16,7 @@
 #include <sys/file.h>
 #include <sys/mman.h>
 #include <sys/prctl.h>
+#include <sys/socket.h>
 #include <sys/stat.h>
 #include <sys/syscall.h>
 #include <sys/uio.h>
@@ -26,6 +27,7 @@
 enum { STACK_BYTES = 32 * 1024, HIGH_FD = 512 };
 
 static int had_filter; /* atomic: what sonde_has_filter() said last */
+static int may_ask;    /* atomic: the filter lets us ask what a file is */
 
 /* What the kernel says about the main thread, which lives as long as the process. The file is opened before the
  * program can forbid that, and read without a position: if the program closes it and another file gets
@@ -183,6 +185,29 @@ int sonde_may_call_readv(void)
 {
     const char *none;
     return try_apart(read_self, &none) == 0;
+}
+
+/* The calls of thread_wait.c that tell what a file is. */
+static int ask_about_files(void *shared)
+{
+    (void)shared;
+    struct statx about;
+    int domain;
+    socklen_t size = sizeof domain;
+    (void)!statx(-1, "", AT_STATX_DONT_SYNC, STATX_TYPE, &about);
+    (void)!getsockopt(-1, SOL_SOCKET, SO_DOMAIN, &domain, &size);
+    _exit(0);
+}
+
+void sonde_filter_try_files(void)
+{
+    const char *none;
+    sonde_store_relaxed(&may_ask, try_apart(ask_about_files, &none) == 0);
+}
+
+int sonde_may_ask_about_files(void)
+{
+    return !sonde_had_later_filter() && (!sonde_load_relaxed(&had_filter) || sonde_load_relaxed(&may_ask));
 }
 
 /* Make each call that a recording needs and a program may do without, in a way that changes

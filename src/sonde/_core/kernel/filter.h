@@ -28,6 +28,12 @@ int sonde_had_later_filter(void);
 /* May this process call process_vm_readv()? It is tried. */
 int sonde_may_call_readv(void);
 
+/* Try whether a filter that is there lets us ask what kind of file a descriptor is. */
+void sonde_filter_try_files(void);
+
+/* May we ask that? Yes where there is no filter; otherwise if it was tried. It costs nothing. */
+int sonde_may_ask_about_files(void);
+
 /* The name of a call that recording cannot do without and that a filter answers with death; NULL if
  * there is none, or if this process is too large to try it. Tried once, when recording begins. */
 const char *sonde_find_deadly_call(void);

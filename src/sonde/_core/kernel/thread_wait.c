@@ -56,13 +56,14 @@ static int is_local(int fd)
  * now; then the answer is about that one.
  *
  * A plain stat() may ask the server of a network file system, and would wait for ever if that is what
- * the thread waits for. A filter might end us for the question: then the answer is not known. */
+ * the thread waits for. A filter might end us for the question: unless that was tried, the answer is not
+ * known. */
 static enum sonde_wait_kind find_file(int fd)
 {
     char path[64];
     struct statx about;
     snprintf(path, sizeof path, "/proc/self/fd/%d", fd);
-    if (sonde_had_filter() || statx(AT_FDCWD, path, AT_STATX_DONT_SYNC, STATX_TYPE, &about) < 0)
+    if (!sonde_may_ask_about_files() || statx(AT_FDCWD, path, AT_STATX_DONT_SYNC, STATX_TYPE, &about) < 0)
         return SONDE_WAIT_OTHER;
     if (S_ISSOCK(about.stx_mode))
         return is_local(fd) ? SONDE_WAIT_PIPE : SONDE_WAIT_NETWORK;
