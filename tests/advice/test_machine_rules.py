@@ -345,6 +345,20 @@ def test_a_job_that_uses_no_gpu_is_not_blamed_for_it() -> None:
     )
 
 
+def test_a_job_that_has_begun_cuda_and_steps_on_the_processor_uses_no_gpu() -> None:
+    # torch.compile and torch.distributed make a context, in which nothing is kept.
+    idle = {"util_pct": 3.0, "memory_used_bytes": 70 * GB}
+    given = {"gpu": idle, "gpu_process": {"gpu": 0, "process": 7, "memory_bytes": GB // 2}}
+    steps = {"torch_step": lambda t: {"step": int(t), "dur_ns": 10**9}}
+    on_gpu = {"torch_memory": lambda _t: _hold(device="cuda:0")}
+
+    def list_rules(**tables: Callable[[float], object]) -> set[str]:
+        return {one.rule for one in judge(record(60, **given, **tables)).findings}
+
+    assert "low_gpu" in list_rules(**steps, **on_gpu)
+    assert not list_rules(**steps) & {"low_gpu", "gpu_shared", "gpu_free"}
+
+
 def test_the_originals_thresholds_and_gpu_0_alone_give_its_votes() -> None:
     windows = json.loads((GOLDEN / "pai_votes.json").read_text())
     for_each = [w for w in windows if w["samples"] == 80]

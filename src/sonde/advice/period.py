@@ -160,10 +160,14 @@ def find_warm_up(recording: Recording, since_ns: int, until_ns: int) -> int:
 def find_job_gpus(recording: Recording) -> str:
     """Return an SQL condition for the GPUs that the job's processes compute on. If only torch says
     that they do (their files may not be looked at), it holds for all GPUs that were used at all;
-    whatever others do on the GPUs is not this job's."""
-    used = _list_pairs(recording, "system.gpu_process WHERE process IS NOT NULL")
+    whatever others do on the GPUs is not this job's. A job whose steps have no memory there
+    computes on none, even if CUDA was begun in it, as torch.compile and torch.distributed do."""
     on_gpu = "SELECT bool_or(device LIKE 'cuda%') AS some FROM python.torch_memory"
-    if not used and recording.query(on_gpu)["some"][0].as_py():
+    has_memory = recording.query(on_gpu)["some"][0].as_py()
+    if not has_memory and recording.query("FROM python.torch_step LIMIT 1").num_rows:
+        return "FALSE"
+    used = _list_pairs(recording, "system.gpu_process WHERE process IS NOT NULL")
+    if not used and has_memory:
         at_work = "util_pct >= 1 OR memory_used_bytes >= 0.02 * memory_total_bytes"
         used = _list_pairs(recording, f"system.gpu WHERE {at_work}")
     return f"((host, gpu) IN ({', '.join(used)}))" if used else "FALSE"
