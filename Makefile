@@ -20,7 +20,7 @@ FILE_SYSTEMS ?= ext4 xfs btrfs tmpfs fuse
 CC ?= cc
 CFLAGS_STRICT := -std=gnu11 -O2 -Wall -Wextra -Werror -Wshadow -Wstrict-prototypes -Wundef -fPIC
 
-.PHONY: demo test frameworks check check-core check-native bench stress stress-one test-all test-free test-free-one test-scale test-torch test-torch-one pythons wheels docs clean polyfill
+.PHONY: demo test frameworks check check-core check-duckdb check-native bench stress stress-one test-all test-free test-free-one test-scale test-torch test-torch-one pythons wheels docs clean polyfill
 
 demo: $(VENV)/.installed
 	$(BIN)/sonde demo
@@ -41,6 +41,12 @@ check: $(VENV)/.installed $(VENV)/.test $(VENV)/.check
 	$(BIN)/mypy
 	@$(MAKE) --no-print-directory check-core INCLUDE=$$($(BIN)/python -c 'import sysconfig; print(sysconfig.get_path("include"))')
 	$(BIN)/sonde tables --format markdown | diff -u docs/tables.md -
+	@$(MAKE) --no-print-directory check-duckdb
+
+# Advice on the oldest DuckDB that we allow, which Python 3.10 gets.
+check-duckdb: $(VENV)/.installed $(VENV)/.test
+	$(BIN)/python -m pip install -q --upgrade --target build/duckdb 'duckdb==1.5.*'
+	PYTHONPATH=build/duckdb $(BIN)/python -m pytest -q tests/advice/test_judge.py
 
 # The core, compiled for real: only with optimisation does the compiler follow the flow of values.
 CORE := $(shell find src/sonde/_core -name '*.c')

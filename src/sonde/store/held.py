@@ -155,4 +155,5 @@ def _create_table(
 ) -> None:
     schema, _, table = name.partition(".")
     connection.execute(f'CREATE SCHEMA IF NOT EXISTS {CATALOG}."{schema}"')
-    relation.create(f'{CATALOG}."{schema}"."{table}"')
+    connection.execute(f'USE {CATALOG}."{schema}"')  # DuckDB 1.5 takes no name of three parts here
+    relation.create(table)
