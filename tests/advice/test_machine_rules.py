@@ -346,7 +346,7 @@ def test_a_job_that_uses_no_gpu_is_not_blamed_for_it() -> None:
 
 
 def test_a_job_that_has_begun_cuda_and_steps_on_the_processor_uses_no_gpu() -> None:
-    # torch.compile and torch.distributed make a context, in which nothing is kept.
+    # torch.compile makes a context, in which nothing is kept.
     idle = {"util_pct": 3.0, "memory_used_bytes": 70 * GB}
     given = {"gpu": idle, "gpu_process": {"gpu": 0, "process": 7, "memory_bytes": GB // 2}}
     steps = {"torch_step": lambda t: {"step": int(t), "dur_ns": 10**9}}
@@ -355,7 +355,10 @@ def test_a_job_that_has_begun_cuda_and_steps_on_the_processor_uses_no_gpu() -> N
     def list_rules(**tables: Callable[[float], object]) -> set[str]:
         return {one.rule for one in judge(record(60, **given, **tables)).findings}
 
+    # An allocator that is not torch's says nothing of its memory.
+    launching = {"cuda_call": lambda _t: {"kind": "launch", "calls": 100}}
     assert "low_gpu" in list_rules(**steps, **on_gpu)
+    assert "low_gpu" in list_rules(**steps, **launching)
     assert not list_rules(**steps) & {"low_gpu", "gpu_shared", "gpu_free"}
 
 

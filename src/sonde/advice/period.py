@@ -160,11 +160,11 @@ def find_warm_up(recording: Recording, since_ns: int, until_ns: int) -> int:
 def find_job_gpus(recording: Recording) -> str:
     """Return an SQL condition for the GPUs that the job's processes compute on. If only torch says
     that they do (their files may not be looked at), it holds for all GPUs that were used at all;
-    whatever others do on the GPUs is not this job's. A job whose steps have no memory there
-    computes on none, even if CUDA was begun in it, as torch.compile and torch.distributed do."""
-    on_gpu = "SELECT bool_or(device LIKE 'cuda%') AS some FROM python.torch_memory"
-    has_memory = recording.query(on_gpu)["some"][0].as_py()
-    if not has_memory and recording.query("FROM python.torch_step LIMIT 1").num_rows:
+    whatever others do on the GPUs is not this job's. A job whose steps have no memory there and
+    launch nothing computes on none, even if CUDA was begun in it, as torch.compile does."""
+    has_memory = _has_rows(recording, "python.torch_memory WHERE device LIKE 'cuda%'")
+    launches = _has_rows(recording, "python.cuda_call WHERE kind = 'launch'")
+    if not (has_memory or launches) and _has_rows(recording, "python.torch_step"):
         return "FALSE"
     used = _list_pairs(recording, "system.gpu_process WHERE process IS NOT NULL")
     if not used and has_memory:
@@ -178,6 +178,10 @@ def find_main_steps(recording: Recording) -> str:
     Evaluation has other lengths and other causes of trouble, which would look like outliers."""
     trained = recording.query("SELECT bool_or(training) AS trained FROM python.torch_step")
     return "(training IS NOT FALSE)" if trained["trained"][0].as_py() else "TRUE"
+
+
+def _has_rows(recording: Recording, source: str) -> bool:
+    return recording.query(f"SELECT 1 FROM {source} LIMIT 1").num_rows > 0
 
 
 def _list_pairs(recording: Recording, source: str) -> list[str]:

@@ -4,7 +4,7 @@
  *
  * It is read through /proc/self/mem. process_vm_readv() takes half the time for several pieces, but a
  * process that was read with it once is marked for ever as one whose pages may be pinned, and then
- * each fork looks at every page of it: a job of 64 MB forked 40 % longer.
+ * each fork looks at every page of it: the call of fork in a job of 64 MB took 40 % longer.
  *
  * The file has a high number, out of the way of programs that close "all" low ones, and is closed only if it
  * is still the file that we opened. It is read without a position: if the program closes it and another
