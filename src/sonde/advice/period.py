@@ -181,7 +181,7 @@ def find_main_steps(recording: Recording) -> str:
 
 
 def _has_rows(recording: Recording, source: str) -> bool:
-    return recording.query(f"SELECT 1 FROM {source} LIMIT 1").num_rows > 0
+    return bool(recording.query(f"SELECT 1 FROM {source} LIMIT 1").num_rows)
 
 
 def _list_pairs(recording: Recording, source: str) -> list[str]:
