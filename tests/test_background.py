@@ -7,6 +7,8 @@ import subprocess
 import sys
 from pathlib import Path
 
+import pytest
+
 import sonde
 from conftest import find_processes, wait_for
 from sonde import launch
@@ -87,3 +89,21 @@ def test_our_own_processes_do_without_pandas(tmp_path: Path, run, root) -> None:
         env={**os.environ, "PYTHONPATH": str(tmp_path)}, check=False,
     )  # fmt: skip
     assert done.returncode == 0 and done.stdout.startswith("n\n"), done.stderr
+
+
+WITHOUT = """
+import sys
+from sonde.background import leave_out_numpy
+leave_out_numpy()
+import pyarrow as pa, pyarrow.compute as pc
+assert "numpy" not in sys.modules and pc.sum(pa.array([1, 2])).as_py() == 3
+import numpy
+assert numpy.arange(3).sum() == 3
+"""
+
+
+def test_arrow_does_without_numpy_and_others_get_it() -> None:
+    pytest.importorskip("numpy")
+    if int(pytest.importorskip("pyarrow").__version__.partition(".")[0]) < 18:
+        pytest.skip("this version of Arrow needs numpy")
+    subprocess.run([sys.executable, "-c", WITHOUT], timeout=240, check=True)

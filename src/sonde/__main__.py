@@ -7,9 +7,11 @@ def main() -> int:
     """Run one command."""
     held = _hold_signals() if sys.argv[1:2] == ["run"] else set()
     from sonde import cli, launch
-    from sonde.background import leave_out_pandas
+    from sonde.background import leave_out_numpy, leave_out_pandas
 
     leave_out_pandas()
+    if not any(word.startswith("--engine") for word in sys.argv):  # Spark's and Daft's need it
+        leave_out_numpy()
     launch.held = held
     return cli.main()
 
