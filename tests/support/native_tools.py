@@ -39,9 +39,10 @@ class Tool:
         return [line.split("\t") for line in self._log.read_text().split("\n")[:-1]]
 
 
-def _build(folder: Path, name: str) -> Path:
-    path, source = folder / f"lib{name}.so", NATIVE / f"{name}.c"
+def _build(folder: Path, name: str, soname: str | None = None) -> Path:
+    path, source = folder / (soname or f"lib{name}.so"), NATIVE / f"{name}.c"
     command = [os.environ.get("CC", "cc"), *_FLAGS, "-o", str(path), str(source), "-ldl"]
+    command += [f"-Wl,-soname,{soname}"] if soname else []
     subprocess.run(command, check=True, capture_output=True)
     return path
 
@@ -49,6 +50,11 @@ def _build(folder: Path, name: str) -> Path:
 def make_device(folder: Path) -> Path:
     """In place of CUDA's runtime, a device that works as long as it is told to."""
     return _build(folder, "pretend_device")
+
+
+def make_driver(folder: Path) -> Path:
+    """In place of CUDA's driver and NCCL's flight recorder; both note what they are asked."""
+    return _build(folder, "pretend_driver", "libcuda.so.1")
 
 
 def make_no_memory_file(folder: Path) -> Path:

@@ -9,6 +9,7 @@ from pathlib import Path
 import pytest
 
 from conftest import wait_for
+from support.native_tools import make_driver
 from support.needs import need, need_cuda
 from support.ranks import ask, finish, start_ranks
 from support.zygote import Zygote
@@ -326,3 +327,34 @@ def test_a_process_that_got_its_rank_as_an_argument_has_it(tmp_path: Path, torch
     assert ask(tmp_path, "SELECT DISTINCT rank FROM python.collective ORDER BY 1") == [
         {"rank": 0}, {"rank": 1}
     ]  # fmt: skip
+
+
+# ---- NCCL's recorder, with a pretended driver ----------------------------------------------------
+
+ALONE = """
+import ctypes, os, sys
+driver = ctypes.CDLL(os.environ["DRIVER"])
+driver.read_notes.restype = ctypes.c_char_p
+import sonde, torch
+import torch.distributed as dist
+from sonde.job.sources import collective
+find = collective.find_library
+collective.find_library = lambda torch, name: (
+    os.environ["DRIVER"] if name == "libtorch_cuda.so" else find(torch, name))
+dist.init_process_group("gloo", store=dist.HashStore(), rank=0, world_size=1)
+for device in (-1, 1):
+    driver.activate(device)
+    sonde.start(collector="off")
+    dist.all_reduce(torch.ones(3))
+    sonde.stop()
+    print(driver.read_notes().decode().split())
+"""
+
+
+def test_a_program_without_a_cuda_context_does_not_get_one(run, tmp_path) -> None:
+    """The thread that asks NCCL's recorder made one on device 0, also for ranks that only use gloo."""
+    driver = make_driver(tmp_path)
+    without, with_one = run(ALONE, DRIVER=str(driver)).stdout.splitlines()
+    assert without == "[]"
+    assert with_one.startswith("['retain', '1', 'use', '1', 'mode', '2', 'asked', '1'"), with_one
+    assert "made" not in with_one

@@ -12,15 +12,9 @@
 
 #define WRITE_NS 500000000       /* between two rounds, while works wait for their rows */
 #define IDLE_NS 3600000000000
-enum { RELAXED = 2 };
 
 static void *work(void *Py_UNUSED(arg))
 {
-    int mode = RELAXED;
-    /* While the program captures a CUDA graph, a query of an event would spoil the capture,
-     * unless the thread that makes it has set this mode. */
-    if (sonde_collectives.set_mode != NULL)
-        (void)sonde_collectives.set_mode(&mode);
     int is_waiting = 0;
     while (!sonde_load_acquire(&sonde_collectives.leave)) {
         uint32_t bell = sonde_load_acquire(&sonde_collectives.bell);
@@ -99,10 +93,8 @@ static void release(void)
 static void open_recorders(void *cpu, const char *cuda_path)
 {
     void *cuda = cuda_path == NULL ? NULL : dlopen(cuda_path, RTLD_NOW | RTLD_NOLOAD);
-    sonde_collectives.set_mode = cuda == NULL ? NULL
-                                : (int (*)(int *))dlsym(cuda, "cudaThreadExchangeStreamCaptureMode");
     (void)sonde_flight_recorder_open(SONDE_RECORDER_CPU, cpu);
-    (void)sonde_flight_recorder_open(SONDE_RECORDER_NCCL, sonde_collectives.set_mode == NULL ? NULL : cuda);
+    (void)sonde_flight_recorder_open(SONDE_RECORDER_NCCL, cuda);
 }
 
 /* collective_start(writer, text, page, libtorch_cpu, libtorch_cuda or None, ask, step, observe) */

@@ -86,6 +86,10 @@ int sonde_flight_recorder_has(int recorder);
  * `texts`. Needs no GIL; takes some 10 us an entry. */
 int sonde_flight_recorder_ask(int recorder, const sonde_intern_handle *texts, void (*each)(const sonde_recorder_entry *));
 
+/* Have this thread use the CUDA context that the program has made. Returns 0 as long as there is none: then
+ * NCCL's recorder has nothing to say (device_context.c). */
+int sonde_device_context_enter(void);
+
 /* ---- what both are put together with ------------------------------------------------- */
 
 enum { SONDE_STEPS = 1024, SONDE_THREADS = 64, SONDE_GROUPS = 1024, SONDE_WORKERS = 1024 };
@@ -101,7 +105,6 @@ typedef struct {
     int is_observed; /* works are observed */
     uint32_t leave, bell; /* atomics */
     uint32_t is_asked; /* atomic: Python was asked for the groups */
-    int (*set_mode)(int *);
 
     pthread_mutex_t lock; /* guards what the program reports: steps, threads, groups */
     struct { int64_t end_ns, number; } steps[SONDE_STEPS];

@@ -167,7 +167,8 @@ static void ask_recorders(int64_t now_ns)
     sonde_collectives.asking_ns = now_ns;
     sonde_collectives.asked_serial = sonde_collectives.works_n == 0 ? sonde_collectives.asked_serial : sonde_collectives.works[sonde_collectives.works_n - 1].serial;
     ask_one(SONDE_RECORDER_CPU, take_cpu);
-    ask_one(SONDE_RECORDER_NCCL, take_nccl);
+    if (sonde_device_context_enter())
+        ask_one(SONDE_RECORDER_NCCL, take_nccl);
     sonde_collectives.asked_ns = sonde_clock_ns();
     sonde_collectives.cost_ns = sonde_collectives.asked_ns - now_ns;
     for (uint32_t i = 0; i < sonde_collectives.entries_n; i++)
