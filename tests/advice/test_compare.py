@@ -131,6 +131,14 @@ def test_a_route_that_answers_later_is_told(root) -> None:
     assert find(found, "GET /").verdict == "same"
 
 
+def test_a_server_is_judged_by_its_requests_and_not_by_how_long_it_ran(root, sonde_cli) -> None:
+    before, after = record(60, request=answers(20)), record(20, request=answers(45))
+    found = compare(before, after)
+    assert found.verdict == "worse" and not [row for row in found.changes if row.name == "run"]
+    told = sonde_cli("compare", before, after).stdout
+    assert told.startswith("much slower: GET /order/{id}, 20 → 45 ms a request\n")
+
+
 def orders(ms: float):
     row = {"kind": "span", "id": 1, "thread": 1, "end_thread": 1, "paused_ns": 0, "interpreter": 0}
     return lambda _t: {**row, "name": "order", "dur_ns": round(1e6 * ms)}

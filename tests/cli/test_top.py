@@ -236,7 +236,8 @@ def test_what_is_cut_says_so_and_wide_signs_count_twice() -> None:
 def test_a_pipe_gets_one_table(ended: TopProcess, sonde_cli) -> None:
     done = sonde_cli("top", ended.session.pid)
     assert done.returncode == 0 and "\x1b" not in done.stdout and done.stderr == ""
-    lines = done.stdout.splitlines()
+    told, *lines = done.stdout.splitlines()
+    assert told.startswith(f"pid {ended.session.pid}, last ") and " % waiting" in told
     assert lines[0].split() == ["self", "%", "total", "%", "self", "function", "where"]
     assert lines[1].split()[3] == "spin" and any("half" in line for line in lines)
 

@@ -19,8 +19,12 @@ SLOW = Unit("slow", "/job/wsgi.py", 4)
 class Process:
     """A worker that has spent these seconds: in a stack, idle or not."""
 
-    def __init__(self, pid: int, *spent: tuple[tuple[Unit, ...], bool, float]) -> None:
-        self.session, self.tree, self.sums = SimpleNamespace(pid=pid), StackTree(), {}
+    def __init__(
+        self, pid: int, *spent: tuple[tuple[Unit, ...], bool, float], ppid: int = 9
+    ) -> None:
+        meta = SimpleNamespace(ppid=ppid)
+        self.session = SimpleNamespace(pid=pid, host="here", rank=None, meta=meta)
+        self.tree, self.sums = StackTree(), {}
         for number, (stack, idle, seconds) in enumerate(spent):
             parent = -1
             for depth, unit in enumerate(stack):
@@ -51,6 +55,7 @@ def test_the_one_that_waits_in_its_own_code_differs_and_rest_does_not_count() ->
     assert (second.unit, second.more_pct) == (SLOW, 50.0)
     assert (second.working_pct, second.waiting_pct) == (20.0, 50.0)
     assert first.unit is None and third.unit is None and first.waiting_pct == 0
+    assert second.wait == SLOW and first.wait is None
 
 
 def test_a_master_that_rests_and_a_slow_worker_are_nobody_to_differ_from() -> None:
@@ -59,6 +64,11 @@ def test_a_master_that_rests_and_a_slow_worker_are_nobody_to_differ_from() -> No
     slow = Process(3, ((WAITS, APP), False, 1), ((WAITS, APP, SLOW), True, 8))
     found = find_members([master, *quick, slow], 10.0)
     assert [one.unit for one in found] == [None, None, None, SLOW]
+
+
+def test_what_waits_for_the_workers_that_it_started_is_compared_with_nobody() -> None:
+    main = Process(9, ((APP, SELECT), False, 4), ((APP, SLOW), True, 6), ppid=1)
+    assert [one.unit for one in find_members([main, *WORKERS], 10.0)] == [None, None, SLOW, None]
 
 
 def test_the_times_of_all_processes_are_added_up() -> None:

@@ -17,6 +17,7 @@ from sonde.advice.judge import PIECE_S, judge, load_rules
 from sonde.advice.period import Period, find_period
 from sonde.analysis.code_names import shorten_file
 from sonde.errors import Error
+from sonde.session.ending import find_ending
 from sonde.store.held import HeldRecording
 from sonde.store.recording import open_recording
 from sonde.words import name_program
@@ -27,6 +28,8 @@ SHORTEST_S = 1.0  # of a piece: the sensors take a reading once a second
 _SURE = 1.96  # standard errors: 19 times in 20
 _SURE_OF_MANY = 4.0  # of hundreds of functions, some differ by chance
 _SMALL = 0.02  # of a step: functions and modules that take less are left out
+# Programs that run until somebody ends them.
+_SERVERS = {"celery", "daphne", "gunicorn", "hypercorn", "uvicorn", "waitress-serve"}
 STARVATION = compare_measures.STARVATION.name
 WORSE, BETTER, SAME, UNCLEAR, OTHER = "worse", "better", "same", "unclear", "different"
 
@@ -80,9 +83,15 @@ class Comparison:
         worst."""
         names = compare_measures.STEP.name, compare_measures.RUN.name
         steps = [change for change in self.changes if change.name in names]
-        judged = steps or [c for c in self.changes if c.verdict in (WORSE, BETTER)]
+        judged = steps or self.requests or [c for c in self.changes if c.verdict in (WORSE, BETTER)]
         words = [change.verdict for change in judged]
         return next((word for word in (WORSE, BETTER, UNCLEAR) if word in words), SAME)
+
+    @property
+    def requests(self) -> list[Change]:
+        """The routes and tasks whose time changed by more than noise, the most first."""
+        unit = compare_measures.REQUESTS.unit
+        return [c for c in self.code if c.unit == unit and c.verdict in (WORSE, BETTER)]
 
     @property
     def is_worse(self) -> bool:
@@ -167,10 +176,15 @@ Pieces = dict[str, list[float]]  # by key
 
 def _find_runs(sides: Sequence[tuple[HeldRecording, Period]]) -> list[float] | None:
     """Return how many seconds both ran, if they are whole runs of one program: those can be
-    compared as such, where the program has no steps. The time to start is left out."""
-    programs = {name_program(recording.sessions[0].meta.argv) for recording, _ in sides}
+    compared as such, where the program has no steps. The time to start is left out. How long a
+    server ran, or what a signal has ended, says nothing."""
+    firsts = [recording.sessions[0] for recording, _ in sides]
+    programs = {name_program(one.meta.argv) for one in firsts}
     states = [one.find_state() for recording, _ in sides for one in recording.sessions]
-    if len(programs) > 1 or "running" in states:
+    ends = [find_ending(one) for one in firsts]
+    if len(programs) > 1 or "running" in states or programs & _SERVERS:
+        return None
+    if any(end is not None and end.signal for end in ends):
         return None
     return [(cut.end_ns - cut.start_ns) / 1e9 for _, cut in sides]
 
@@ -182,15 +196,20 @@ def read_changes(
     the seconds of both if they are whole runs."""
     found, missing = list[tuple[Change, Measure]](), list[str]()
     step_ms: float | None = None
-    waits = [compare_waits.read_waits(recording, cut) for recording, cut in sides]
+    requests = compare_measures.REQUESTS
+    known = [{**compare_waits.read_waits(recording, cut),
+              requests.name: _read(recording, cut, requests)}
+             for recording, cut in sides]  # fmt: skip
+    if not _find_lack(requests, [one[requests.name] for one in known]):
+        runs_s = None  # who answers requests is compared by them: it runs for as long as it is let
     for measure in _list_all():
         # By steps where both have them.
         if measure is (
             compare_measures.FUNCTIONS if step_ms else compare_measures.FUNCTIONS_OF_STEPS
         ):
             continue
-        numbers = [known[measure.name] if measure.name in known else _read(recording, cut, measure)
-                   for known, (recording, cut) in zip(waits, sides, strict=True)]  # fmt: skip
+        numbers = [one[measure.name] if measure.name in one else _read(recording, cut, measure)
+                   for one, (recording, cut) in zip(known, sides, strict=True)]  # fmt: skip
         why = _find_lack(measure, numbers)
         if why:
             missing.append(f"{measure.name}: {why}")

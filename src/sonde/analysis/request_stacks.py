@@ -20,15 +20,18 @@ HOLDER = f"CASE WHEN wait = 'gil' THEN {_GIL} ELSE stack END"
 _SQL = """
 WITH request(number, host, pid, thread, begin_ns, end_ns, file, first_line) AS (VALUES {requests}),
 seen AS (
-  SELECT r.number, r.file, r.first_line, s.thread, s.stack, s.idle, s.call, s.wall_ns
+  SELECT r.number, r.file, r.first_line, s.thread = r.thread AS is_own, s.stack, s.idle, s.call,
+         s.wall_ns
   FROM python.stack_sample AS s JOIN request AS r
     ON s.host = r.host AND s.pid = r.pid AND s.t_ns BETWEEN r.begin_ns AND r.end_ns),
 inside AS (
   SELECT DISTINCT number, stack FROM seen JOIN python.frame AS f USING (stack)
   WHERE f.file = seen.file AND f.first_line = seen.first_line)
-SELECT number, stack, call, SUM(wall_ns)::BIGINT AS wall_ns,
+SELECT number, is_own, stack, call, SUM(wall_ns)::BIGINT AS wall_ns,
        (SUM(wall_ns) FILTER (idle))::BIGINT AS idle_ns
-FROM seen JOIN inside USING (number, stack) GROUP BY ALL ORDER BY wall_ns DESC"""
+FROM seen JOIN inside USING (number, stack) GROUP BY number, is_own, stack, call
+-- Where the thread of the request runs the function itself, others run it for other requests.
+QUALIFY is_own OR NOT bool_or(is_own) OVER (PARTITION BY number) ORDER BY wall_ns DESC"""
 # What else kept the event loop meanwhile.
 _HELD = """
 WITH request(number, host, pid, thread, begin_ns, end_ns, file, first_line) AS (VALUES {requests}),
@@ -74,7 +77,8 @@ def read_stacks(recording: Recording, requests: Sequence[Mapping[str, Any]]) -> 
         rows, others = seen.get(at, []), held.get(at, [])
         steps, time_ns, waiting_ns = _find_heaviest(rows, frames, request)
         found.append(RequestStack(
-            steps, min(most, time_ns), waiting_ns, min(most, sum(row["wall_ns"] for row in rows)),
+            steps, min(most, time_ns), waiting_ns * min(most, time_ns) // max(1, time_ns),
+            min(most, sum(row["wall_ns"] for row in rows)),
             fold_holder(others[0]["stack"], frames) if others else (),
             min(most, sum(row["held_ns"] for row in others)),
         ))  # fmt: skip
@@ -89,21 +93,26 @@ def _find_heaviest(
     """Return the functions of the user's own that most time was spent in, called by each other, and
     that time: all, and waiting. What they call is part of it if that is most of it."""
     sums: dict[object, list[int]] = {}
-    heaviest: dict[object, tuple[int, Sequence[Step]]] = {}
+    calls: dict[object, dict[object, int]] = {}
+    first: dict[object, Sequence[Step]] = {}
     stacks: dict[object, list[dict[str, Any]]] = {}
     for row in rows:  # the heaviest first
         steps = _fold(frames[row["stack"]], row["call"], request)
-        key = tuple(step.name for step in steps if step.owner == MINE)
+        key, called = (tuple(one.name for one in steps if one.owner == MINE),
+                       tuple(one.name for one in steps))  # fmt: skip
         time = sums.setdefault(key, [0, 0])
         time[0] += row["wall_ns"]
         time[1] += row["idle_ns"] or 0
-        heaviest.setdefault(key, (row["wall_ns"], steps))
+        inside = calls.setdefault(key, {})
+        inside[called] = inside.get(called, 0) + row["wall_ns"]
+        first.setdefault(called, steps)
         stacks.setdefault(key, []).append(row)
     if not sums:
         return (), 0, 0
     best = max(sums, key=lambda key: sums[key][0])
-    (time_ns, waiting_ns), (own_ns, steps) = sums[best], heaviest[best]
-    if own_ns < time_ns / 2:
+    heaviest = max(calls[best], key=lambda called: calls[best][called])
+    (time_ns, waiting_ns), steps = sums[best], first[heaviest]
+    if calls[best][heaviest] < time_ns / 2:
         steps = [step for step in steps if step.owner == MINE] or steps
         steps = [*steps, *_name_hot_call(stacks[best], frames, request)]
     return steps, time_ns, waiting_ns

@@ -114,6 +114,8 @@ def _describe_comparison(found: Comparison) -> str:
         if step.name == "run":
             return _describe_runs(found, step, f"{much}{words[step.verdict]}")
         return f"{much}{words[step.verdict]}: a step takes {_show_change(step)}"
+    if told := _describe_requests(found):
+        return told
     count = sum(row.verdict in (WORSE, BETTER, OTHER) for row in found.changes)
     if not found.changes:
         return "nothing can be compared: " + "; ".join(found.missing[:3])
@@ -123,6 +125,24 @@ def _describe_comparison(found: Comparison) -> str:
     if most is None:
         return counted
     return f"{counted}; most: {clean(most.name)}, {_show_sides(most)}"
+
+
+def _describe_requests(found: Comparison) -> str:
+    """Return the verdict about a server: by the requests that it answers, if these changed, and by
+    the function that this is due to, if one is known."""
+    changed = found.requests
+    if not changed:
+        return ""
+    first = changed[0]
+    word = "slower" if first.verdict == WORSE else "faster"
+    others = sum(row.verdict == first.verdict for row in changed[1:])
+    more = f" (and {others} more)" if others else ""
+    why = next((row for row in found.code
+                if row.verdict == first.verdict and row.unit != REQUESTS.unit), None)  # fmt: skip
+    text = f"{'much ' if first.much else ''}{word}: {_name_sides(first)}{more}"
+    text += f"; most: {_name_sides(why)}" if why else ""
+    other = next((row for row in changed if row.verdict != first.verdict), None)
+    return f"{text}; but: {_name_sides(other)}" if other else text
 
 
 def _describe_runs(found: Comparison, run: Change, word: str) -> str:

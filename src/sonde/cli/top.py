@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import argparse
 import os
+import shutil
 import sys
 import time
 from typing import IO, Any
@@ -11,13 +12,14 @@ from typing import IO, Any
 from sonde import settings
 from sonde.cli import _options, _table
 from sonde.cli._missing import tell_missing
+from sonde.cli._terminal import fill
 from sonde.cli._visit import open_sessions
 from sonde.errors import ConfigError
 from sonde.fleet.hosts import find_cluster
 from sonde.session import Session, files
 from sonde.tui.page import Choice, list_own_shares, make_page, measure, show_window
 from sonde.tui.process import LONGEST_S, TopProcess, open_processes
-from sonde.tui.team import find_members, sum_shares
+from sonde.tui.team import Member, find_members, sum_shares
 from sonde.words import show_duration_short, show_share
 
 GROUP = "watch"
@@ -119,7 +121,8 @@ def _print_once(processes: list[TopProcess], choice: Choice, args: argparse.Name
 
 _SHORTEST_S = 1.0
 _LOOK_S = 5.0  # how long a process is watched that is not recorded
-_MOST = 40  # functions on a terminal
+_MOST, _FEWEST = 40, 10  # functions on a terminal, however large it is
+_LEAST_NS = 500_000  # of a function's own time that is shown as more than 0 ms
 _SHARES = {
     "self_pct": "float64", "total_pct": "float64", "self_ns": "int64", "total_ns": "int64",
     "func": "string", "file": "string", "line": "int64",
@@ -169,10 +172,16 @@ def _list_threads(process: TopProcess, choice: Choice) -> list[dict[str, Any]]:
 
 
 def _draw(processes: list[TopProcess], choice: Choice, file: IO[str]) -> None:
-    """Draw the functions of one process, or of several as a sum, below what each of them did."""
+    """Draw what each process did, and the functions of one, or of several as a sum."""
     folder = processes[0].folder
-    if len(processes) > 1:
-        _draw_members(processes, choice, file)
+    members = find_members(processes, choice.window_s)
+    span = _show_span(processes, choice.window_s)
+    if len(members) == 1:
+        head = _describe_one(members[0], span, choice.window_s or LONGEST_S)
+    else:
+        _draw_members(members, choice, span, file)
+        head = f"the sum of {len(processes)} processes, {show_window(choice.window_s)}"
+    file.write(fill(head, file) + "\n")
     found, whole = sum_shares(processes, choice)
     found.sort(key=lambda share: (-share.self_ns, -share.total_ns, share.unit))
     rows = [
@@ -181,18 +190,41 @@ def _draw(processes: list[TopProcess], choice: Choice, file: IO[str]) -> None:
         for share in found
     ]  # fmt: skip
     names = ("self %", "total %", "self", "function", "where")
-    shown = rows[:_MOST] if file.isatty() else rows
+    shown = rows
+    if file.isatty():  # what has no time of its own is there as a caller alone
+        lines = shutil.get_terminal_size().lines - len(processes) - 8
+        count = sum(share.self_ns >= _LEAST_NS for share in found)
+        shown = rows[: min(_MOST, max(_FEWEST, lines), max(1, count))]
     _table.draw_table(names, shown, file, [True, True, True, False, False])
     if len(shown) < len(rows):
         file.write(f"… and {len(rows) - len(shown)} more: -o FILE has all of them\n")
 
 
-def _draw_members(processes: list[TopProcess], choice: Choice, file: IO[str]) -> None:
-    file.write(f"each process, {show_window(choice.window_s or LONGEST_S)}\n")
+def _show_span(processes: list[TopProcess], window_s: float | None) -> str:
+    """Return the time that the processes are compared over: samples are kept for so long."""
+    is_all = window_s is None and all(one.age_s <= LONGEST_S for one in processes)
+    return show_window(None if is_all else window_s or LONGEST_S)
+
+
+def _describe_one(member: Member, span: str, window_s: float) -> str:
+    """Return what a process did as a sentence: how much of it the table below leaves out."""
+    process, wait = member.process, member.wait
+    cpu = process.find_cpu_pct(window_s)
+    used = "" if cpu is None else f" (CPU {cpu:.0f} %)"
+    text = f"pid {process.session.pid}, {span}: {member.working_pct:.0f} % working{used}, "
+    text += f"{member.waiting_pct:.0f} % waiting"
+    if wait is None or member.waiting_pct < 1:
+        return text
+    return f"{text}, most of that in {wait.func} ({wait.show_place(process.folder)}): `sonde tree`"
+
+
+def _draw_members(members: list[Member], choice: Choice, span: str, file: IO[str]) -> None:
+    file.write(f"each process, {span}\n")
     rows: list[tuple[object, ...]] = []
-    for member in find_members(processes, choice.window_s):
-        session, usage, unit = member.process.session, member.process.read_usage(), member.unit
-        cpu = None if usage is None else f"{usage['user_pct'] + usage['system_pct']:.0f} %"
+    for member in members:
+        session, unit = member.process.session, member.unit
+        cpu_pct = member.process.find_cpu_pct(choice.window_s or LONGEST_S)
+        cpu = None if cpu_pct is None else f"{cpu_pct:.0f} %"
         more = "" if unit is None else f"{member.more_pct:+.0f} % in {unit.func}"
         place = "" if unit is None else unit.show_place(member.process.folder)
         rows.append((
@@ -204,7 +236,7 @@ def _draw_members(processes: list[TopProcess], choice: Choice, file: IO[str]) ->
         names, rows = names[1:], [row[1:] for row in rows]
     right = [name in ("rank", "pid", "CPU", "working", "waiting") for name in names]
     _table.draw_table(names, rows, file, right)
-    file.write(f"\nthe sum of {len(processes)} processes, {show_window(choice.window_s)}\n")
+    file.write("\n")
 
 
 def _round_pct(part: int, whole: int) -> float:

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Sequence
 from functools import cached_property
+from statistics import fmean
 from typing import TYPE_CHECKING, Any
 
 from sonde import _core
@@ -273,6 +274,15 @@ class TopProcess:
                 break
         stale = rows and self.is_live and self.now_ns - rows[0]["t_ns"] > _RECENT_NS
         return None if not rows or stale else rows[0]
+
+    def find_cpu_pct(self, window_s: float) -> float | None:
+        """SELECT AVG(user_pct + system_pct) FROM system.process WHERE depth = 0, of the window;
+        None if the collector has taken no reading in it."""
+        rows = [row for row in self._read_last("system.process", 4096) if not row.get("depth")]
+        until = self.now_ns if self.is_live or not rows else rows[-1]["t_ns"]
+        used = [row["user_pct"] + row["system_pct"] for row in rows
+                if row["t_ns"] > until - window_s * 1e9]  # fmt: skip
+        return fmean(used) if used else None
 
     def find_gil_pct(self, window_s: float | None) -> float:
         """SELECT 100 * SUM(wall_ns) FILTER (gil) / span FROM python.stack_sample, of the window;

@@ -8,6 +8,7 @@ from typing import NamedTuple
 
 from sonde.analysis.code_names import MINE, find_owner
 from sonde.analysis.rest import is_at_rest
+from sonde.session import Session
 from sonde.tui.page import Choice, list_own_shares, measure
 from sonde.tui.process import LONGEST_S, TopProcess
 from sonde.tui.shares import Share
@@ -24,6 +25,7 @@ class Member(NamedTuple):
     waiting_pct: float  # likewise, without threads that have no work
     unit: Unit | None  # the line of code in which it spends more than the others
     more_pct: float
+    wait: Unit | None = None  # the line of the user's own code in which it waits the most
 
 
 def sum_shares(processes: Sequence[TopProcess], choice: Choice) -> tuple[list[Share], int]:
@@ -41,14 +43,19 @@ def sum_shares(processes: Sequence[TopProcess], choice: Choice) -> tuple[list[Sh
 
 def find_members(processes: Sequence[TopProcess], window_s: float | None) -> list[Member]:
     """Return what each process did, and what it does more than the others: each is compared with
-    the middle one of the rest, without those that do nothing, such as a server's master."""
+    the middle one of the rest, without those that do nothing. What started the others, such as a
+    server's master, does something else: it is compared with nobody."""
     window_s = window_s or LONGEST_S
     found = [_add_up(process, window_s) for process in processes]
+    teams = [_find_team(process.session) for process in processes]
     members = []
-    for at, (process, (working, waiting, units)) in enumerate(zip(processes, found, strict=True)):
+    for at, (process, (working, waiting, units, wait)) in enumerate(
+        zip(processes, found, strict=True)
+    ):
         others = [
-            one[2] for place, one in enumerate(found) if place != at and one[0] + one[1] >= _NOTABLE
-        ]
+            one[2] for place, one in enumerate(found)
+            if place != at and teams[place] == teams[at] and one[0] + one[1] >= _NOTABLE
+        ]  # fmt: skip
         # Of two others, the one that does more of it: nobody is told to differ from a slow one.
         more = {
             unit: share - (median_high(one.get(unit, 0.0) for one in others) if others else share)
@@ -56,19 +63,30 @@ def find_members(processes: Sequence[TopProcess], window_s: float | None) -> lis
         }
         unit = max(more, key=lambda one: (more[one], one), default=None)
         if unit is None or more[unit] < _NOTABLE:
-            members.append(Member(process, 100 * working, 100 * waiting, None, 0.0))
+            members.append(Member(process, 100 * working, 100 * waiting, None, 0.0, wait))
         else:
-            members.append(Member(process, 100 * working, 100 * waiting, unit, 100 * more[unit]))
+            members.append(
+                Member(process, 100 * working, 100 * waiting, unit, 100 * more[unit], wait)
+            )
     return members
 
 
-def _add_up(process: TopProcess, window_s: float) -> tuple[float, float, dict[Unit, float]]:
-    """Return the shares of the window that were work and waiting, and those of each line of the
-    user's own code: what it calls counts as its own. Work without such a line counts by itself."""
+def _find_team(session: Session) -> object:
+    """Return what those have in common that do the same: a rank, or who started them."""
+    return "ranks" if session.rank is not None else (session.host, session.meta.ppid)
+
+
+def _add_up(
+    process: TopProcess, window_s: float
+) -> tuple[float, float, dict[Unit, float], Unit | None]:
+    """Return the shares of the window that were work and waiting, those of each line of the user's
+    own code (what it calls counts as its own; work without such a line counts by itself), and the
+    line that waited the most."""
     sums, span = process.add_up(window_s), process.find_span(window_s)
     tree = process.tree
     working = waiting = 0.0
     units: dict[Unit, float] = {}
+    waits: dict[Unit, float] = {}
     resting: dict[int, bool] = {}
     for (thread, stack, _gil, is_idle), (_samples, wall_ns, _cpu_ns) in sums.items():
         place = tree.places.get(stack, 0)
@@ -79,10 +97,12 @@ def _add_up(process: TopProcess, window_s: float) -> tuple[float, float, dict[Un
         share = wall_ns / span
         working, waiting = (working, waiting + share) if is_idle else (working + share, waiting)
         unit = _find_own(tree, place)
+        if unit is not None and is_idle:
+            waits[unit] = waits.get(unit, 0.0) + share
         if unit is not None or not is_idle:
             unit = unit or tree.functions.names[tree.functions.of[place]]
             units[unit] = units.get(unit, 0.0) + share
-    return working, waiting, units
+    return working, waiting, units, max(waits, key=lambda one: (waits[one], one), default=None)
 
 
 def _is_resting(tree: StackTree, place: int, *, is_main: bool) -> bool:

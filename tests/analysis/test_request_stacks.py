@@ -1,0 +1,36 @@
+"""Where a request was: told by the samples of its own thread, and by the library that it called."""
+
+from __future__ import annotations
+
+PROGRAM = """
+import json, socketserver, threading, time, urllib.request, wsgiref.simple_server
+import sonde
+class Server(socketserver.ThreadingMixIn, wsgiref.simple_server.WSGIServer): pass
+class Quiet(wsgiref.simple_server.WSGIRequestHandler):
+    def log_message(self, *_): pass
+both = threading.Barrier(2)
+def fetch(): time.sleep(0.6)
+def shop(environ, start_response):
+    both.wait(60)
+    if environ["PATH_INFO"] == "/fetch": fetch()
+    else:
+        end = time.thread_time() + 0.3
+        while time.thread_time() < end: json.dumps({n: [n] for n in range(300)}, indent=1)
+    start_response("200 OK", [])
+    return [b"done"]
+server = wsgiref.simple_server.make_server("127.0.0.1", 0, shop, Server, Quiet)
+sonde.start(collector="off", source_request=True)
+threading.Thread(target=server.serve_forever, daemon=True).start()
+def ask(path): urllib.request.urlopen(f"http://127.0.0.1:{server.server_port}{path}").read()
+asking = [threading.Thread(target=ask, args=(path,)) for path in ("/fetch", "/dump")]
+for one in asking: one.start()
+for one in asking: one.join()
+server.shutdown()
+"""
+
+
+def test_two_requests_of_one_function_at_once_are_told_apart(run, sonde_cli) -> None:
+    run(PROGRAM)
+    slowest = sonde_cli("requests", "program.py").stdout.partition("the slowest")[2]
+    assert slowest.count("waiting in time.sleep, called by fetch (") == 1, slowest
+    assert slowest.count(" in json.dumps, called by shop (") == 1, slowest
