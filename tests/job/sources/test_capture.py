@@ -338,10 +338,10 @@ def test_steps_of_another_thread_than_the_main_one(start, sonde_cli) -> None:
 
 # Two ranks in step: each waits for the other's last one, as an all-reduce has them do.
 TOGETHER = """
-print("ready", flush=True)
 mine, other = (os.path.join(sys.argv[1], f"step{rank}") for rank in (sys.argv[2], 1 - int(sys.argv[2])))
 for number in range(10**9):
     step()
+    if number == 0: print("ready", flush=True)
     with open(mine + ".new", "w") as file: file.write(str(number))
     os.rename(mine + ".new", mine)
     while True:
