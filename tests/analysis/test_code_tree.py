@@ -151,6 +151,18 @@ def test_what_watches_over_a_server_has_no_work() -> None:
     assert tree.rest_ns == 20 * MS and tree.root.waiting_ns == 10 * MS
 
 
+def test_the_line_that_starts_a_spawned_process_is_nobodys_own() -> None:
+    start = ("<module>", "<string>", 1, 1)
+    spawn = ("spawn_main", f"{STANDARD}/multiprocessing/spawn.py", 122, 100)
+    recording = FakeRecording().see([start, spawn, MAIN], 10)
+    receive = ("Connection.recv", f"{STANDARD}/multiprocessing/connection.py", 9, 1)
+    recording.see([start, spawn, receive], 60, wall=50, cpu=0)
+    tree = read(recording)
+    assert draw(tree) == ["main 10+0 :5"] and tree.rest_ns == 50 * MS
+    recording.see([start, MAIN], 70)  # python -c
+    assert draw(read(recording)) == ["main 10+0 :5", "<module> 10+0 :1", "  main 10+0 :5"]
+
+
 def test_equal_threads_and_processes_are_merged() -> None:
     work = ("work", "/job/app.py", 8, 7)
     recording = FakeRecording(FakeSession(), FakeSession(pid=200))

@@ -2,9 +2,17 @@
 
 from __future__ import annotations
 
+import io
 import json
+import re
 
+from sonde.analysis.code_tree import read_tree
+from sonde.analysis.profile import Profile, Selection
+from sonde.analysis.window import find_window
 from sonde.cli import main
+from sonde.cli import tree as tree_command
+from sonde.cli._tree_text import draw_nodes
+from support.handmade_stacks import FakeRecording
 
 PROGRAM = """
 import json, time
@@ -45,3 +53,23 @@ def test_it_names_the_functions_the_library_call_and_the_wait(run, root, capsys)
     (work,) = [row for row in rows if row["name"] == "work"]
     assert work["owner"] == "mine" and work["total_s"] >= 0.8
     assert abs(work["working_s"] + work["waiting_s"] - work["total_s"]) < 1e-5
+
+
+def test_a_narrow_terminal_cuts_names_but_no_number_and_no_line_is_too_wide(monkeypatch) -> None:
+    site = "/v/lib/python3.12/site-packages"
+    recording = FakeRecording()
+    for thread in range(100, 149):
+        serve = ("ThreadingMixIn.process_request_thread", "/opt/py/lib/python3.12/socketserver.py", 9, 1)  # fmt: skip
+        get = ("ForwardManyToOneDescriptor.__get__", f"{site}/django/db/models/fields/related.py", 9, 1)  # fmt: skip
+        execute = ("SQLiteCursorWrapper.execute", f"{site}/django/db/backends/sqlite3/base.py", 360, 1)  # fmt: skip
+        path = [serve, ("books", "/job/site_.py", 23, 22), get, execute]
+        recording.see(path, 10, cpu=5, thread=thread).see(path, 20, cpu=0, thread=thread)
+    profile = Profile(recording, Selection(find_window(recording, None, None)))
+    tree = read_tree(profile, hot_calls=True)
+    monkeypatch.setenv("COLUMNS", "80")
+    file = io.StringIO()
+    file.isatty = lambda: True  # type: ignore[method-assign]
+    draw_nodes(tree, tree.list_nodes(), tree_command._show_numbers, tree_command._name, file)
+    lines = [re.sub(r"\x1b\[\d+m", "", line) for line in file.getvalue().splitlines()]
+    assert len(lines) == 4 and max(map(len, lines)) <= 80, lines
+    assert all(" \u00d749" in line and line == line.rstrip() for line in lines), lines

@@ -15,6 +15,7 @@ from sonde.analysis.code_names import (
     name_c_call,
     name_call,
     name_module,
+    skip_start,
 )
 from sonde.analysis.profile import Place, ProfileFrame
 from sonde.session.stack_table import is_native_place
@@ -52,7 +53,9 @@ def fold(
     """Return a stack, root first, with what is not the user's own folded. `own` says whose code a
     file is. A program without such code is better told with one step for each package."""
     # Functions of C are parts of the call that the user's code, or a library's, has made.
-    frames = [frame for frame in frames if not is_native_place(frame.file, frame.lineno)]
+    frames = [
+        frame for frame in skip_start(frames) if not is_native_place(frame.file, frame.lineno)
+    ]
     owners = [own(frame.file) for frame in frames]
     folding = _Folding(by_package=by_package)
     for frame, owner in zip(frames, owners, strict=True):

@@ -6,6 +6,7 @@ import re
 from collections.abc import Sequence
 from fnmatch import fnmatch
 from functools import lru_cache
+from typing import Protocol, TypeVar
 
 from sonde.words import OURS, PACKAGES, STANDARD
 from sonde.words import shorten_file as shorten_file  # noqa: PLC0414  # its users look here
@@ -50,6 +51,22 @@ def name_module(file: str) -> str:
     path = shorten_file(file)
     name = path.removesuffix(".py").removesuffix("/__init__").replace("/", ".")
     return name.rpartition(".")[2] if find_owner(file) == MINE else name
+
+
+class _Named(Protocol):
+    @property
+    def file(self) -> str: ...
+
+
+_F = TypeVar("_F", bound=_Named)
+
+
+def skip_start(frames: Sequence[_F]) -> Sequence[_F]:
+    """Return a stack, root first, without the line that multiprocessing gives to `python -c` to
+    start a process: it is nobody's own code."""
+    is_given = len(frames) > 1 and frames[0].file == "<string>"
+    starts = is_given and name_module(frames[1].file).startswith("multiprocessing.")
+    return frames[1:] if starts else frames
 
 
 _OPERATORS = {

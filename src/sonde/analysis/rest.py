@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from typing import Protocol
 
-from sonde.analysis.code_names import MINE, PYTHON, SONDE, name_module
+from sonde.analysis.code_names import MINE, PYTHON, SONDE, name_module, skip_start
 
 # An idle thread whose innermost frame is in one of these has nothing to do.
 _RESTS = {"selectors", "socketserver", "threading.Thread.join",
@@ -29,6 +29,7 @@ def is_at_rest(
     """Return whether an idle thread with these frames, root first, has nothing to do: a worker of a
     pool without a task, an event loop without an event. `own` says whose code a file is,
     `has_mine` whether any code of the program is the user's own."""
+    frames = skip_start(frames)
     if not frames:
         return not is_main
     last = frames[-1]

@@ -13,6 +13,7 @@ from sonde.analysis.code_tree import CodeNode, CodeTree
 from sonde.analysis.source_lines import read_source
 from sonde.words import clean
 
+TIMES = "\N{MULTIPLICATION SIGN}"  # before the number of threads that a line stands for
 _LEAST = 12  # columns of a place that still tell something
 
 
@@ -31,17 +32,19 @@ def draw_nodes(
     numbers = [show_numbers(node, tree) for _, node in nodes]
     left_over = width - len(numbers[0]) - 4
     own = max(len(place) for (_, node), place in zip(nodes, places, strict=True) if _is_own(node))
-    room = min(max(map(len, labels)), max(26, left_over - own))
-    widest = max(_LEAST, left_over - room - 1)
+    least = max(own, min(_LEAST, max(map(len, places))))
+    room = min(max(map(len, labels)), max(26, left_over - least))
+    widest = max(least, left_over - room)
     places = [place and _cut_left(place, widest).ljust(min(own, widest)) for place in places]
+    labels = [_cut_name(label, room) for label in labels]
     above: list[str] = []  # the place of each caller
     for (depth, node), amount, label, place in zip(nodes, numbers, labels, places, strict=True):
-        left = f"{amount}  {_cut(label, room):<{room}}  {place}"
+        left = f"{amount}  {label:<{room}}  {place}"
         is_known = not place or not _is_own(node) or (depth > 0 and above[depth - 1] == place)
         source = "" if is_known else _cut(find_source(node, tree), width - len(left) - 2, _LEAST)
         above[depth:] = [place]
         if coloured:
-            left = f"{amount}  {_paint(node, f'{_cut(label, room):<{room}}')}  {place}"
+            left = f"{amount}  {_paint(node, label)}{' ' * (room - len(label))}  {place}"
             source = f"\x1b[2m{source}\x1b[0m" if source else ""
         file.write(f"{left}  {source}".rstrip() + "\n")
 
@@ -84,6 +87,14 @@ def _is_own(node: CodeNode) -> bool:
 def _cut_left(text: str, room: int) -> str:
     """Return a path of which the folders go first where there is no room."""
     return text if len(text) <= room else "…" + text[len(text) - room + 1 :]
+
+
+def _cut_name(label: str, room: int) -> str:
+    """Return a name in this many columns; how many threads it stands for is never cut."""
+    name, times, count = label.rpartition(f" {TIMES}")
+    if not times or not count.isdigit():
+        return _cut(label, room)
+    return _cut(name, room - len(times + count)) + times + count
 
 
 def _cut(text: str, room: int, least: int = 2) -> str:

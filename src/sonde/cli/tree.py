@@ -13,7 +13,7 @@ from sonde.analysis.profile import Profile, Selection
 from sonde.analysis.window import find_window
 from sonde.cli import _options, _table
 from sonde.cli._missing import tell_missing
-from sonde.cli._tree_text import draw_nodes, find_source
+from sonde.cli._tree_text import TIMES, draw_nodes, find_source
 from sonde.store.recording import open_recording
 from sonde.words import clean, find_pct, show_duration
 
@@ -24,7 +24,6 @@ EXAMPLES = (
     "sonde tree gunicorn-7 --thread MainThread --limit 60",
 )
 _STARVED = 0.1  # a share of the working time without a processor from which on it is told
-_TIMES = "\N{MULTIPLICATION SIGN}"
 _FIELDS = {
     "total_s": "double", "working_s": "double", "waiting_s": "double", "cpu_s": "double",
     "depth": "int64", "name": "string", "owner": "string", "file": "string", "line": "int64",
@@ -138,4 +137,4 @@ def _show_numbers(node: CodeNode, tree: CodeTree) -> str:
 
 def _name(node: CodeNode) -> str:
     many = len(node.threads)
-    return clean(node.step.name) + (f" {_TIMES}{many}" if many > 1 else "")
+    return clean(node.step.name) + (f" {TIMES}{many}" if many > 1 else "")
