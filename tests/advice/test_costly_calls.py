@@ -136,7 +136,7 @@ def record_requests(connection: duckdb.DuckDBPyConnection, requests: int) -> Non
         "CREATE TABLE python.frame(stack INT, depth INT, func TEXT, file TEXT, lineno INT);"
         "CREATE TABLE python.stack_sample(ts TIMESTAMPTZ, host TEXT, pid INT, thread INT, "
         "t_ns BIGINT, stack INT, call TEXT, idle BOOL, samples INT, wall_ns BIGINT, "
-        "queue_ns BIGINT, cpu_ns BIGINT);"
+        "queue_ns BIGINT, cpu_ns BIGINT, gil BOOL, wait TEXT);"
         "INSERT INTO python.frame VALUES (1, 0, 'serve', '/job/app.py', 3), "
         "(2, 0, 'loads', '/lib/python3/json/__init__.py', 9), (2, 1, 'read', '/job/app.py', 8)"
     )
@@ -146,7 +146,7 @@ def record_requests(connection: duckdb.DuckDBPyConnection, requests: int) -> Non
              for at in range(requests)]  # fmt: skip
     connection.executemany(
         "INSERT INTO python.stack_sample VALUES (make_timestamptz(0), 'alpha', 7, ?, ?, ?, NULL, "
-        "?, 10, ?, 0, ?)", rows,
+        "?, 10, ?, 0, ?, FALSE, NULL)", rows,
     )  # fmt: skip
 
 

@@ -31,6 +31,9 @@ def test_what_was_read_stays_and_a_result_can_be_kept() -> None:
         held.keep("doubled", "SELECT 2 * COUNT(*) AS n FROM system.cpu")
         assert held.query("SELECT n FROM doubled")["n"].to_pylist() == [2]
         assert held.fetch("SELECT n, 'a' AS text FROM doubled") == (["n", "text"], [(2, "a")])
+        assert held.keep("doubled", "SELECT 3 AS n") == "doubled_1"  # another query's
+        assert held.keep("doubled", "SELECT 3 AS n") == "doubled_1"
+        assert held.fetch("FROM doubled, doubled_1")[1] == [(2, 3)]
         moments = "SELECT ts FROM system.cpu"
         assert held.fetch(moments) == (["ts"], [(held.query(moments)["ts"][0].as_py(),)])
         with pytest.raises(sonde.Error, match="only be read"):

@@ -268,6 +268,16 @@ def test_short_names_of_system_tables_are_made_whole() -> None:
             'SELECT memory."system".cpu.t_ns FROM memory.SYSTEM . cpu',
         ),
         ("SELECT 'system.cpu' -- system.cpu", "SELECT 'system.cpu' -- system.cpu"),
+        (
+            r"SELECT e'\' system.cpu' FROM system.cpu",
+            r"SELECT e'\' system.cpu' FROM memory.system.cpu",
+        ),
+        ("SELECT $$system.cpu$$", "SELECT $$system.cpu$$"),
+        (
+            "SELECT 'a''s system.cpu' FROM system.cpu",
+            "SELECT 'a''s system.cpu' FROM memory.system.cpu",
+        ),
+        ("FROM memory . system.cpu, subsystem.cpu", "FROM memory . system.cpu, subsystem.cpu"),
         ("SELECT /* system.cpu */ 1", "SELECT /* system.cpu */ 1"),
         ("SELECT * FROM memory.system.cpu", "SELECT * FROM memory.system.cpu"),
         ("SELECT system.a FROM x AS system", "SELECT system.a FROM x AS system"),

@@ -5,7 +5,6 @@ from __future__ import annotations
 from collections import namedtuple
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
-from functools import cached_property
 from types import ModuleType
 from typing import Any
 
@@ -19,8 +18,9 @@ from sonde.advice.finding import (
     doubt_in_crowd,
     put_causes_first,
 )
+from sonde.advice.known_rows import KnownRows, find_missing, split_need
 from sonde.advice.period import Period, find_period
-from sonde.advice.rules._code import PLACE
+from sonde.advice.rules._code import PLACE, SUMS
 from sonde.advice.stretches import THINNED, choose_stretches, list_ends
 from sonde.advice.verdict import LEVELS, Limit, Limits, Verdict
 from sonde.analysis.code_tree import read_tree
@@ -202,7 +202,8 @@ def judge(
     outcomes: list[Outcome] = []
     empty = _find_empty(recording, rules)
     asked: tuple[dict[str, list[Any]], dict[str, list[Any]]] = {}, {}  # each query is asked once
-    known = [_Known(one or recording, rules, period) for one in (recording, whole)]
+    needs = [need for rule in rules for need in getattr(rule.module, "NEEDS", ())]
+    known = [KnownRows(one or recording, needs, period) for one in (recording, whole)]
     for rule in rules:
         wide = whole is not None and rule.is_wide
         try:
@@ -281,19 +282,21 @@ def _find_empty(recording: HeldRecording, rules: Sequence[Rule]) -> set[str]:
     rule may still know something. Most rules are about GPUs and PyTorch, and to ask this once
     takes far less than to ask each of them."""
     known = {schema.table for schema in recording.tables()}
-    needed = {_split(need)[0] for rule in rules for need in getattr(rule.module, "NEEDS", ())[:1]}
+    needed = {
+        split_need(need)[0] for rule in rules for need in getattr(rule.module, "NEEDS", ())[:1]
+    }
     return recording.find_empty(needed & known)
 
 
 def _ask(
     recording: HeldRecording, rule: Rule, period: Period, empty: Collection[str],
-    asked: dict[str, list[Any]], known: _Known,
+    asked: dict[str, list[Any]], known: KnownRows,
 ) -> tuple[Outcome, Tally | None]:  # fmt: skip
     needs: Sequence[str] = getattr(rule.module, "NEEDS", ())
-    missing = _find_missing(recording, needs)
+    missing = find_missing(recording, needs)
     if missing:
         return Outcome(rule.name, "abstained", f"not recorded: {', '.join(missing)}"), None
-    main = _split(needs[0])[0] if needs else ""
+    main = split_need(needs[0])[0] if needs else ""
     if main in empty:
         return Outcome(rule.name, "abstained", f"{main} has no rows"), None
     own = rule.module
@@ -317,12 +320,15 @@ def read_verdicts(
 ) -> list[Verdict]:
     """Return what a rule says about every piece that has the data it needs. `asked` has the rows of
     queries that were asked before, and gets this one's."""
-    sql = rule.module.SQL.format(**period.find_words(rule.span), **rule.limits).strip().rstrip(";")
+    words = period.find_words(rule.span)
+    sql = rule.module.SQL.format(**words, **rule.limits).strip().rstrip(";")
     asked = {} if asked is None else asked
     if sql not in asked:
         once = sql
-        if PLACE in sql:  # many rules ask for it
-            once = sql.replace(PLACE, "FROM " + recording.keep("place_of_stack", PLACE))
+        # Many rules ask for these.
+        for name, part in (("place_of_stack", PLACE), ("sums", SUMS.format(**words))):
+            if part in once:
+                once = once.replace(part, "FROM " + recording.keep(name, part))
         rows = read_rows(recording, once)
         asked[sql] = sorted(rows, key=lambda row: (row.piece is None, row.piece or 0))
     verdict_of: Callable[..., Iterator[Verdict]] = rule.module.judge
@@ -334,58 +340,6 @@ def read_rows(recording: HeldRecording, sql: str) -> list[Any]:
     names, rows = recording.fetch(sql)
     make = namedtuple("Row", names)  # type: ignore[misc]
     return list(map(make._make, rows))
-
-
-def _find_missing(recording: Recording, needs: Sequence[str]) -> list[str]:
-    """Return the tables and columns that this recording cannot have, as an older sonde wrote it."""
-    known = {schema.table: {field.name for field in schema.fields} for schema in recording.tables()}
-    return [need for need in needs if _split(need)[1] not in known.get(_split(need)[0], ())]
-
-
-def _split(need: str) -> tuple[str, str]:
-    table, _, column = need.rpartition(".")
-    return table, column
-
-
-class _Known:
-    """How many rows of the period each table has, and how many of them know each column that a rule
-    needs: one query for a table, whichever rules ask."""
-
-    def __init__(self, recording: HeldRecording, rules: Sequence[Rule], period: Period) -> None:
-        self._recording, self._inside = recording, period.words["inside"]
-        self._columns: dict[str, set[str]] = {}
-        for need in (need for rule in rules for need in getattr(rule.module, "NEEDS", ())):
-            self._columns.setdefault(_split(need)[0], set()).add(_split(need)[1])
-        self._counts: dict[str, dict[str, int]] = {}
-
-    @cached_property
-    def uses_gpu(self) -> bool:
-        """Tell whether torch has memory on a GPU, also if nobody could ask the GPU itself."""
-        sql = "SELECT device FROM python.torch_memory WHERE device <> 'cpu' LIMIT 1"
-        return bool(self._recording.fetch(sql)[1])
-
-    def find_lack(self, needs: Sequence[str]) -> str:
-        """Return why no piece could be judged: the first need that is not there, if any."""
-        for table, column in map(_split, needs):
-            if table not in self._counts:
-                self._counts[table] = self._count(table)
-            if not self._counts[table][""]:
-                return f"{table} has no rows"
-            if not self._counts[table][column]:
-                return f"{table}.{column} is unknown"
-        return ""
-
-    def _count(self, table: str) -> dict[str, int]:
-        known = _list_columns(self._recording, table)
-        wanted = sorted(self._columns[table] & known)
-        counts = "".join(f", COUNT({column})" for column in wanted)
-        inside = self._inside if "ts" in known else "TRUE"
-        _, (row,) = self._recording.fetch(f"SELECT COUNT(*){counts} FROM {table} WHERE {inside}")
-        return dict(zip(["", *wanted], row, strict=True))
-
-
-def _list_columns(recording: Recording, table: str) -> set[str]:
-    return {f.name for schema in recording.tables() if schema.table == table for f in schema.fields}
 
 
 def _make_finding(rule: Rule, tally: Tally, period: Period, line: str, host: str) -> Finding:

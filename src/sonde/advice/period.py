@@ -10,6 +10,7 @@ from functools import cached_property
 from sonde.advice.stretches import Stretches
 from sonde.analysis.window import find_window
 from sonde.errors import ConfigError
+from sonde.store.held import HeldRecording
 from sonde.store.recording import Recording
 
 _SLOW = 3.0  # so many times the median: a step that still warms up
@@ -17,12 +18,8 @@ _BUSY_PCT = 20.0  # utilisation of a GPU from which the job has begun
 _IMPORTING = 0.7  # share of the time since the start: the program still imports
 _IMPORTS_S = 600.0  # after the start, in which imports are looked for: a day has many samples
 _LONGEST_S = 120.0  # the longest warm-up of a recording without steps
-_LAST = """
-SELECT epoch_us(MAX(last)) AS us FROM (
-  SELECT MAX(ts) AS last FROM system.cpu UNION ALL SELECT MAX(ts) FROM system.process
-  UNION ALL SELECT MAX(ts) FROM python.torch_step
-  UNION ALL SELECT MAX(ts) FROM python.stack_sample)
-"""
+_LAST = "SELECT epoch_us(MAX(last)) AS us FROM ({})"
+_NEWEST = ("python.stack_sample", "python.torch_step", "system.cpu", "system.process")
 # When the steps at the start that took far longer than the others ended, on the last rank.
 _STEPS = """
 WITH step AS (
@@ -122,7 +119,9 @@ def find_period(
     """Return the period to judge: the user's window, without warm-up unless `since` is given."""
     if not 0.1 <= piece_s <= 86400:
         raise ConfigError(f"--piece {piece_s:g} is outside 0.1 … 86400 seconds")
-    whole = find_window(recording, since, until, last=_LAST)
+    full = [table for table in _NEWEST if _may_have(recording, table)] or _NEWEST[:1]
+    newest = " UNION ALL ".join(f"SELECT MAX(ts) AS last FROM {table}" for table in full)
+    whole = find_window(recording, since, until, last=_LAST.format(newest))
     start_ns = whole.since_ns + 1
     warm_up_ns = 0 if since else find_warm_up(recording, start_ns, whole.until_ns)
     passed_s = (whole.until_ns - start_ns - warm_up_ns) / 1e9
@@ -142,12 +141,13 @@ def find_warm_up(recording: Recording, since_ns: int, until_ns: int) -> int:
     """Return how long it took the job to get going, in ns: until its slow first steps were over; in
     a job without steps, until it had imported what it needs and a GPU was at work."""
     ends = {"since": since_ns, "until": until_ns}
-    step_us = recording.query(_STEPS.format(**ends, slow=_SLOW))["us"][0].as_py()
+    step_us = _find_us(recording, "python.torch_step", _STEPS.format(**ends, slow=_SLOW))
     if step_us is not None:
         return max(0, int(step_us) * 1000 - since_ns)
     first = {"since": since_ns, "until": min(until_ns, since_ns + int(_IMPORTS_S * 1e9))}
-    imports_us = recording.query(_IMPORTS.format(**first, most=_IMPORTING))["us"][0].as_py()
-    gpu_us = recording.query(_GPU.format(**ends, busy=_BUSY_PCT))["us"][0].as_py()
+    imports = _IMPORTS.format(**first, most=_IMPORTING)
+    imports_us = _find_us(recording, "python.stack_sample", imports)
+    gpu_us = _find_us(recording, "system.gpu", _GPU.format(**ends, busy=_BUSY_PCT))
     # What takes longer is no warm-up: a GPU that idles, a program that only imports, is a finding.
     whole_ns = until_ns - since_ns
     # Of a short recording all may be imports: then there is nothing to judge yet.
@@ -155,6 +155,14 @@ def find_warm_up(recording: Recording, since_ns: int, until_ns: int) -> int:
     ends_ns = [(imports_us, imports_ns), (gpu_us, min(_LONGEST_S * 1e9, whole_ns / 2))]
     passed_ns = [(us * 1000 - since_ns, most_ns) for us, most_ns in ends_ns if us is not None]
     return max((ns for ns, most_ns in passed_ns if 0 < ns <= most_ns), default=0)
+
+
+def _find_us(recording: Recording, table: str, sql: str) -> int | None:
+    """Return the moment that a query about a table finds, in µs since 1970."""
+    if not _may_have(recording, table):
+        return None
+    moment: int | None = recording.query(sql)["us"][0].as_py()
+    return moment
 
 
 def find_job_gpus(recording: Recording) -> str:
@@ -176,14 +184,26 @@ def find_job_gpus(recording: Recording) -> str:
 def find_main_steps(recording: Recording) -> str:
     """Return an SQL condition for the steps of training, or for all of a job that does not train.
     Evaluation has other lengths and other causes of trouble, which would look like outliers."""
+    if not _may_have(recording, "python.torch_step"):
+        return "TRUE"
     trained = recording.query("SELECT bool_or(training) AS trained FROM python.torch_step")
     return "(training IS NOT FALSE)" if trained["trained"][0].as_py() else "TRUE"
 
 
+def _may_have(recording: Recording, table: str) -> bool:
+    """Tell whether a table may have rows, as far as that is known without a query: to make an empty
+    table known to the engine, and to ask it, takes longer."""
+    return not (isinstance(recording, HeldRecording) and recording.find_empty([table]))
+
+
 def _has_rows(recording: Recording, source: str) -> bool:
-    return bool(recording.query(f"SELECT 1 FROM {source} LIMIT 1").num_rows)
+    return _may_have(recording, source.partition(" ")[0]) and bool(
+        recording.query(f"SELECT 1 FROM {source} LIMIT 1").num_rows
+    )
 
 
 def _list_pairs(recording: Recording, source: str) -> list[str]:
+    if not _may_have(recording, source.partition(" ")[0]):
+        return []
     rows = recording.query(f"SELECT DISTINCT host, gpu FROM {source} ORDER BY ALL").to_pylist()
     return ["('{}', {})".format(row["host"].replace("'", "''"), row["gpu"]) for row in rows]

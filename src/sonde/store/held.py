@@ -37,11 +37,11 @@ class HeldRecording(FrozenRecording):
         self._keeps_memory = keeps_memory
         self._parts: dict[str, list[SessionTable]] | None = None
         self._added: set[str] = set()
-        self._kept: set[str] = set()
+        self._kept: dict[str, str] = {}  # by query: the table that has its rows
         self._thinned: dict[str, str] = {}  # by table: which rows it has
 
     def close(self) -> None:
-        self._parts, self._added, self._kept = None, set(), set()
+        self._parts, self._added, self._kept = None, set(), {}
         super().close()
 
     def fetch(self, sql: str) -> Rows:
@@ -79,10 +79,12 @@ class HeldRecording(FrozenRecording):
         return {name for name in tables if name in parts and not self._count(name)}
 
     def keep(self, name: str, sql: str) -> str:
-        """Work out a query once; return what to write for it in others, behind FROM."""
+        """Work out a query once; return what to write for it in others, behind FROM. `name` is what
+        its table is called; if there is one of that name for another query, with a number."""
         if self._shared is not None:
             return f"({sql})"
-        if name not in self._kept:
+        if sql not in self._kept:
+            name = f"{name}_{len(self._kept)}" if name in self._kept.values() else name
             try:
                 connection, streams = self._open(sql.lower(), MEMORY)
                 with raise_own_error(streams):
@@ -91,8 +93,8 @@ class HeldRecording(FrozenRecording):
             except BaseException:
                 self.close()
                 raise
-            self._kept.add(name)
-        return name
+            self._kept[sql] = name
+        return self._kept[sql]
 
     def _list_named_parts(self, text: str) -> dict[str, list[SessionTable]]:  # noqa: ARG002
         return self._list_parts()  # they are opened once for all queries

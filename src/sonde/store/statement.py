@@ -12,12 +12,18 @@ from sonde.errors import QueryError
 
 CATALOG = "memory"  # DuckDB's name for the database in memory
 _SYSTEM = re.compile(r'(?:system|"system")\s*\.\s*"?(\w+)', re.IGNORECASE)
+# For SQL without quoted names, $-strings, e-strings and long comments, which only the engine's
+# tokenizer understands; it takes as long as many queries.
+_PLAIN = re.compile(r"'[^']*'|--[^\n]*|(?<!\w)system\s*\.\s*(\w+)", re.IGNORECASE)
+_HARD = re.compile(r"[\"$]|/\*|\be'", re.IGNORECASE)
 _ALLOWED = (duckdb.StatementType.SELECT, duckdb.StatementType.EXPLAIN)
 
 
 def qualify(sql: str, names: Collection[str]) -> str:
     """Write `system.cpu` as `memory.system.cpu`: DuckDB has its own catalog `system` and finds the
     short form ambiguous. Strings, comments and everything else stay as they are."""
+    if not _HARD.search(sql):
+        return _PLAIN.sub(lambda match: _qualify_one(match, names), sql)
     raw = sql.encode()  # the tokenizer counts in bytes
     starts = [start for start, _kind in duckdb.tokenize(sql)] + [len(raw)]
     tokens = [raw[start:end].decode() for start, end in pairwise(starts)]
@@ -29,6 +35,12 @@ def qualify(sql: str, names: Collection[str]) -> str:
         ours = match is not None and match[1].lower() in names and not before.endswith(".")
         done.append(f"{CATALOG}.{token}" if ours else token)
     return "".join(done)
+
+
+def _qualify_one(match: re.Match[str], names: Collection[str]) -> str:
+    is_ours = match[1] is not None and match[1].lower() in names
+    has_catalog = match.string[: match.start()].rstrip().endswith(".")
+    return f"{CATALOG}.{match[0]}" if is_ours and not has_catalog else match[0]
 
 
 def require_select(connection: duckdb.DuckDBPyConnection, sql: str) -> None:

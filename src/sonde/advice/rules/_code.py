@@ -27,6 +27,15 @@ PLACE = f"""
   JOIN python.frame AS f ON f.stack = own.stack AND f.depth = own.depth
   JOIN python.frame AS leaf ON leaf.stack = own.stack AND leaf.depth = 0
 """
+# SQL: the samples of each piece, added up by where a thread was and what it did there. It is worked
+# out once for all rules that ask for it, and has a hundredth of the rows.
+SUMS = """
+  SELECT {piece} AS piece, host, pid, thread, stack, call, gil, idle, wait,
+         SUM(wall_ns)::BIGINT AS wall_ns, SUM(cpu_ns)::BIGINT AS cpu_ns,
+         SUM(queue_ns)::BIGINT AS queue_ns, SUM(samples)::BIGINT AS samples, COUNT(*) AS rows,
+         SUM(LEAST(wall_ns - queue_ns, cpu_ns))::BIGINT AS worked_ns
+  FROM python.stack_sample WHERE {inside} GROUP BY ALL
+"""
 
 
 def show_place(file: object, lineno: object, func: object) -> str:

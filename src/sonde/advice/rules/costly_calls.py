@@ -14,7 +14,7 @@ from typing import Any
 from sonde.advice.costly_calls import CALLS as LIBRARIES
 from sonde.advice.costly_calls import LONG, SHORT, WAITING, WORKING, CostlyCall
 from sonde.advice.costly_data import WAYS
-from sonde.advice.rules._code import FILES, show_place
+from sonde.advice.rules._code import FILES, SUMS, show_place
 from sonde.advice.verdict import Limit, Limits, Rows, Verdict, group
 
 MOST = "warning"
@@ -60,6 +60,7 @@ _FRAMES = _list_values(
     for frame in one.frames
 )
 _CALLS = _list_values((one.name, call) for one in CALLS for call in one.calls)
+_BY_LENGTH = ", ".join(repr(one.name) for one in CALLS if one.stretch)
 # What calls a program without being asked for anything: not a framework that serves requests.
 _AROUND = (
     "(file LIKE '%/threading.py' OR file LIKE '%/runpy.py' OR file LIKE '<frozen %'"
@@ -70,31 +71,24 @@ _AROUND = (
 # Of each stack: the outermost frame of a library that is known to be costly, and the line of the
 # user's own that called it; or a method of the user's own that Python calls (__eq__). Where the
 # library must not call back, no own frame lies inside of it. A forked worker has the stack of the
-# process that started it below its own: what that did is not the worker's doing.
+# process that started it below its own: what that did is not the worker's doing. How long single
+# calls last is asked only where kinds are told by it.
 SQL = f"""
 WITH known_frame(name, path, ending, is_through) AS (VALUES {_FRAMES}),
 known_call(name, wanted) AS (VALUES {_CALLS}),
-sample AS (
-  SELECT {{piece}} AS piece, host, pid, thread, t_ns, stack, call, idle, samples, wall_ns, queue_ns,
-         CASE WHEN idle THEN 0 ELSE cpu_ns END AS cpu_ns,
-         stack IS DISTINCT FROM LAG(stack) OVER moments
-           OR call IS DISTINCT FROM LAG(call) OVER moments OR (idle AND samples = 1) AS is_new
-  FROM python.stack_sample WHERE {{inside}}
-  WINDOW moments AS (PARTITION BY host, pid, thread ORDER BY t_ns)),
 single AS (
-  SELECT piece, host, pid, thread, stack, call, idle, SUM(wall_ns) AS wall_ns,
-         SUM(queue_ns) AS queue_ns, SUM(cpu_ns) AS cpu_ns, SUM(samples) AS samples,
-         COUNT(*) FILTER (is_new) AS stretches
-  FROM sample GROUP BY ALL),
+  SELECT piece, host, pid, thread, stack, call, idle, wall_ns, queue_ns, samples,
+         CASE WHEN idle THEN 0 ELSE cpu_ns END AS cpu_ns
+  FROM ({SUMS})),
 brief AS (
   SELECT piece, host, pid, thread, TRUE AS is_brief FROM single
   GROUP BY piece, host, pid, thread
   QUALIFY thread <> pid AND SUM(wall_ns) < {{brief_pct}} / 100
     * MAX(SUM(wall_ns)) OVER (PARTITION BY piece, host, pid)),
-total AS (
+total AS MATERIALIZED (
   SELECT piece, host, pid, CASE WHEN is_brief THEN {BRIEF} ELSE thread END AS thread, stack, call,
          idle, SUM(wall_ns) AS wall_ns, SUM(queue_ns) AS queue_ns, SUM(cpu_ns) AS cpu_ns,
-         SUM(samples) AS samples, SUM(stretches) AS stretches
+         SUM(samples) AS samples
   FROM single LEFT JOIN brief USING (piece, host, pid, thread) GROUP BY ALL),
 frame AS MATERIALIZED (
   SELECT stack, depth, func, file, lineno, is_own FROM python.frame JOIN ({FILES}) USING (file)
@@ -125,17 +119,36 @@ caller AS (
   SELECT seen.stack, seen.call, name, method, MIN(frame.depth) AS depth
   FROM seen JOIN frame ON frame.stack = seen.stack AND is_own AND frame.depth > seen.depth
   GROUP BY ALL),
+moment AS (
+  SELECT {{piece}} AS piece, host, pid, thread, stack, call, idle,
+         stack IS DISTINCT FROM LAG(stack) OVER moments
+           OR call IS DISTINCT FROM LAG(call) OVER moments OR (idle AND samples = 1) AS is_new
+  FROM python.stack_sample SEMI JOIN (
+    SELECT DISTINCT piece, host, pid FROM total JOIN caller USING (stack)
+    WHERE name IN ({_BY_LENGTH}) AND wall_ns > 1e7) AS wanted
+    ON wanted.host = stack_sample.host AND wanted.pid = stack_sample.pid
+      AND wanted.piece = {{piece}}
+  WHERE {{inside}}
+  WINDOW moments AS (PARTITION BY host, pid, thread ORDER BY t_ns)),
+stretch AS (
+  SELECT piece, host, pid, CASE WHEN is_brief THEN {BRIEF} ELSE thread END AS thread, stack,
+         COALESCE(call, '') AS called, idle, COUNT(*) AS stretches
+  FROM moment LEFT JOIN brief USING (piece, host, pid, thread) WHERE is_new GROUP BY ALL),
 hit AS (
-  SELECT piece, host, pid, thread, name, file, lineno, func, SUM(wall_ns) AS wall_ns,
-         SUM(wall_ns) FILTER (idle) AS idle_ns, SUM(queue_ns) AS queue_ns,
-         SUM(cpu_ns) AS cpu_ns, SUM(stretches) AS stretches,
+  SELECT total.piece, total.host, total.pid, total.thread, name, file, lineno, func,
+         SUM(wall_ns) AS wall_ns, SUM(wall_ns) FILTER (total.idle) AS idle_ns,
+         SUM(queue_ns) AS queue_ns, SUM(cpu_ns) AS cpu_ns, SUM(stretches) AS stretches,
          ARG_MAX(COALESCE(total.call, ''), wall_ns) AS call, ARG_MAX(method, wall_ns) AS method,
          ARG_MAX(caller.depth, wall_ns) AS depth,
          BOOL_OR(outside.depth > caller.depth) AS is_request
   FROM total JOIN caller
     ON caller.stack = total.stack AND (caller.call IS NULL OR caller.call = total.call)
   JOIN frame ON frame.stack = caller.stack AND frame.depth = caller.depth
-  LEFT JOIN outside ON outside.stack = caller.stack GROUP BY ALL),
+  LEFT JOIN outside ON outside.stack = caller.stack
+  LEFT JOIN stretch ON (stretch.piece, stretch.host, stretch.pid, stretch.thread, stretch.stack,
+    stretch.called, stretch.idle) = (total.piece, total.host, total.pid, total.thread,
+    total.stack, COALESCE(total.call, ''), total.idle)
+  GROUP BY ALL),
 thread AS (
   SELECT piece, host, pid, thread, SUM(wall_ns) AS alive_ns,
          COALESCE(SUM(wall_ns) FILTER (idle), 0) AS idle_ns, SUM(samples) AS samples,
@@ -154,7 +167,7 @@ SELECT piece, host, pid, readings, rest_pct, thread, name, file, lineno, func, c
        COALESCE(hit.idle_ns, 0) / able.alive_ns * 100 AS waiting_pct,
        COALESCE(hit.queue_ns, 0) / able.alive_ns * 100 AS queue_pct,
        given_ns / able.alive_ns * 100 AS given_pct, hit.cpu_ns / able.alive_ns * 100 AS cpu_pct,
-       hit.wall_ns / GREATEST(1, hit.stretches) / 1e9 AS stretch_s,
+       hit.wall_ns / GREATEST(1, COALESCE(hit.stretches, 0)) / 1e9 AS stretch_s,
        (work_ns - own_ns) / able.alive_ns * 100 AS others_pct
 FROM process LEFT JOIN (FROM hit WHERE wall_ns > 1e7) AS hit USING (piece, host, pid)
 LEFT JOIN (

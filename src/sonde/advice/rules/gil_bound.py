@@ -12,7 +12,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from typing import Any
 
-from sonde.advice.rules._code import PLACE, show_place
+from sonde.advice.rules._code import PLACE, SUMS, show_place
 from sonde.advice.verdict import Limit, Limits, Rows, Verdict
 from sonde.analysis.wait_words import describe_wait
 
@@ -28,14 +28,29 @@ LIMITS = {
     "kept_pct": Limit(30, "of a thread's time spent waiting for it meanwhile"),
 }
 # Where the kernel did not say what a thread waits for, it is the GIL if the thread also runs there:
-# at a line at which it holds the GIL part of the time. Samples in a row that find the same call
+# at a line at which it holds the GIL part of the time. Who keeps it for long is only asked where
+# somebody waits for it. Samples in a row that find the same call
 # of C at the same line are one call, as far as can be seen: in a loop, other ones lie in between.
 SQL = f"""
-WITH sample AS (
+WITH line AS (
+  SELECT piece, host, pid, thread, stack, SUM(rows) AS rows, SUM(wall_ns) AS all_ns,
+         COALESCE(SUM(wall_ns) FILTER (gil), 0) AS held_ns,
+         COALESCE(SUM(wall_ns) FILTER (wait = 'gil'), 0) AS wanted_ns,
+         COALESCE(SUM(wall_ns) FILTER (idle AND wait IS NULL), 0) AS idle_ns
+  FROM ({SUMS}) GROUP BY 1, 2, 3, 4, 5),
+thread AS MATERIALIZED (
+  SELECT piece, host, pid, thread, SUM(rows) AS rows, SUM(held_ns) AS held_ns,
+         SUM(all_ns) AS alive_ns,
+         SUM(wanted_ns) + COALESCE(SUM(idle_ns) FILTER (held_ns >= 0.05 * all_ns), 0) AS waited_ns
+  FROM line GROUP BY 1, 2, 3, 4),
+waiter AS (FROM thread WHERE waited_ns >= {{kept_pct}} / 100 * alive_ns),
+sample AS (
   SELECT {{piece}} AS piece, t_ns, host, pid, thread, stack, call, wall_ns, cpu_ns, gil, idle, wait,
          stack IS DISTINCT FROM LAG(stack) OVER moments
            OR call IS DISTINCT FROM LAG(call) OVER moments AS is_new
-  FROM python.stack_sample WHERE {{inside}}
+  FROM python.stack_sample SEMI JOIN waiter ON stack_sample.host = waiter.host
+    AND stack_sample.pid = waiter.pid AND {{piece}} = waiter.piece
+  WHERE {{inside}}
   WINDOW moments AS (PARTITION BY host, pid, thread ORDER BY t_ns)),
 stretch AS (
   SELECT piece, host, pid, thread, stack, call, number, SUM(wall_ns) AS wall_ns,
@@ -50,18 +65,7 @@ keeper AS (
   FROM (SELECT piece, host, pid, thread, stack, call, SUM(wall_ns) AS wall_ns,
                ARG_MAX(wait, wall_ns) AS wait, MAX(wall_ns) AS longest_ns
         FROM stretch GROUP BY ALL) GROUP BY 1, 2, 3),
-line AS (
-  SELECT piece, host, pid, thread, stack, COUNT(*) AS rows, SUM(wall_ns) AS all_ns,
-         COALESCE(SUM(wall_ns) FILTER (gil), 0) AS held_ns,
-         COALESCE(SUM(wall_ns) FILTER (wait = 'gil'), 0) AS wanted_ns,
-         COALESCE(SUM(wall_ns) FILTER (idle AND wait IS NULL), 0) AS idle_ns
-  FROM sample GROUP BY 1, 2, 3, 4, 5),
 place AS ({PLACE}),
-thread AS (
-  SELECT piece, host, pid, thread, SUM(rows) AS rows, SUM(held_ns) AS held_ns,
-         SUM(all_ns) AS alive_ns,
-         SUM(wanted_ns) + COALESCE(SUM(idle_ns) FILTER (held_ns >= 0.05 * all_ns), 0) AS waited_ns
-  FROM line GROUP BY 1, 2, 3, 4),
 fighter AS (
   SELECT * FROM thread WHERE held_ns >= {{share_pct}} / 100 * {{piece_s}} * 1e9),
 top AS (
@@ -70,9 +74,8 @@ top AS (
         FROM line JOIN place USING (stack) GROUP BY ALL) GROUP BY 1, 2, 3),
 kept AS (
   SELECT piece, host, pid, COUNT(*) AS kept_threads, AVG(waited_ns / alive_ns) * 100 AS kept_pct
-  FROM thread JOIN keeper USING (piece, host, pid)
-  WHERE thread.thread <> keeper.thread AND waited_ns >= {{kept_pct}} / 100 * alive_ns
-  GROUP BY 1, 2, 3),
+  FROM waiter JOIN keeper USING (piece, host, pid)
+  WHERE waiter.thread <> keeper.thread GROUP BY 1, 2, 3),
 long_call AS (
   SELECT keeper.*, kept_threads, kept_pct, file, lineno, func
   FROM keeper JOIN kept USING (piece, host, pid) LEFT JOIN place USING (stack)),

@@ -12,7 +12,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from typing import Any
 
-from sonde.advice.rules._code import PLACE, show_place
+from sonde.advice.rules._code import PLACE, SUMS, show_place
 from sonde.advice.verdict import Limit, Limits, Rows, Verdict, group
 
 NEEDS = ("python.stack_sample.wait",)
@@ -25,9 +25,7 @@ LIMITS = {
 # line that also works, and not only until it is the thread's turn to run, does more than take one.
 # A server may have a thread for each request: of such, as many count as are alive at a time.
 SQL = f"""
-WITH sample AS (
-  SELECT {{piece}} AS piece, host, pid, thread, stack, wall_ns, cpu_ns, queue_ns, idle, wait, call
-  FROM python.stack_sample WHERE {{inside}}),
+WITH sample AS ({SUMS}),
 place AS ({PLACE}),
 moving AS (
   SELECT piece, host, pid, thread, SUM(wall_ns) AS alive_ns FROM sample GROUP BY 1, 2, 3, 4
@@ -35,13 +33,13 @@ moving AS (
 line AS (
   SELECT piece, host, pid, thread, alive_ns, file, lineno, func, leaf_file, leaf_func, call,
          SUM(wall_ns) FILTER (idle AND COALESCE(wait, 'lock') = 'lock') AS waited_ns,
-         COALESCE(SUM(LEAST(wall_ns - queue_ns, cpu_ns)) FILTER (NOT idle), 0) AS worked_ns
+         COALESCE(SUM(worked_ns) FILTER (NOT idle), 0) AS worked_ns
   FROM sample JOIN moving USING (piece, host, pid, thread) JOIN place USING (stack)
   GROUP BY ALL),
 alive AS (
   SELECT piece, host, pid, COUNT(*) AS threads, SUM(rows)::BIGINT AS readings,
          MAX(alive_ns) AS whole_ns
-  FROM (SELECT piece, host, pid, thread, COUNT(*) AS rows, SUM(wall_ns) AS alive_ns
+  FROM (SELECT piece, host, pid, thread, SUM(rows) AS rows, SUM(wall_ns) AS alive_ns
         FROM sample GROUP BY 1, 2, 3, 4) GROUP BY 1, 2, 3),
 waited AS (
   SELECT piece, host, pid, file, lineno, func, leaf_file, leaf_func, call,

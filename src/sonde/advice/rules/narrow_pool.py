@@ -11,7 +11,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from sonde.advice.rules._code import PLACE, show_place
+from sonde.advice.rules._code import PLACE, SUMS, show_place
 from sonde.advice.verdict import Limit, Limits, Rows, Verdict
 from sonde.analysis.wait_words import describe_wait
 
@@ -37,10 +37,10 @@ _ASKS = (
 # of a pool run the same loop, in their main thread.
 SQL = f"""
 WITH sample AS (
-  SELECT {{piece}} AS piece, host, pid, thread, stack, idle,
+  SELECT piece, host, pid, thread, stack, idle,
          CASE WHEN idle THEN COALESCE(wait, 'other') END AS wait, SUM(wall_ns) AS wall_ns,
          SUM(samples) AS samples
-  FROM python.stack_sample WHERE {{inside}} GROUP BY ALL),
+  FROM ({SUMS}) GROUP BY ALL),
 pooled AS (
   SELECT stack, MIN(depth) AS depth FROM python.frame WHERE {_POOL} GROUP BY stack),
 asking AS (SELECT DISTINCT stack FROM python.frame WHERE {_ASKS}),

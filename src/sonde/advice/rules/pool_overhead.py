@@ -12,7 +12,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from typing import Any
 
-from sonde.advice.rules._code import PLACE, show_place
+from sonde.advice.rules._code import PLACE, SUMS, show_place
 from sonde.advice.verdict import Limit, Limits, Rows, Verdict
 
 MOST = "warning"
@@ -32,9 +32,9 @@ _PIPES = "regexp_matches(file, '/multiprocessing/(queues|connection|reduction|sy
 # What goes through a pipe is written by one process and read by another.
 SQL = f"""
 WITH sample AS (
-  SELECT {{piece}} AS piece, host, pid, stack, call, SUM(wall_ns) AS wall_ns,
+  SELECT piece, host, pid, stack, call, SUM(wall_ns) AS wall_ns,
          SUM(cpu_ns) AS cpu_ns, COALESCE(SUM(wall_ns) FILTER (idle), 0) AS idle_ns
-  FROM python.stack_sample WHERE {{inside}} GROUP BY ALL),
+  FROM ({SUMS}) GROUP BY ALL),
 pooled AS (
   SELECT DISTINCT stack FROM python.frame WHERE {_POOL} OR file LIKE '%/multiprocessing/queues.py'),
 frame AS (

@@ -11,7 +11,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from sonde.advice.rules._code import FETCHING, PLACE, show_place
+from sonde.advice.rules._code import FETCHING, PLACE, SUMS, show_place
 from sonde.advice.verdict import Limit, Limits, Rows, Verdict
 
 NEEDS = ("python.torch_step.other_ns", "python.stack_sample.gil", "system.gpu.util_pct")
@@ -38,9 +38,9 @@ gpu AS (
   SELECT {{piece}} AS piece, host, AVG(util_pct) AS util_pct
   FROM system.gpu WHERE {{inside}} AND {{job_gpu}} GROUP BY 1, 2),
 sample AS (
-  SELECT {{piece}} AS piece, host, pid, stack, wall_ns,
+  SELECT piece, host, pid, stack, wall_ns,
          gil AND NOT idle AND stack NOT IN ({FETCHING}) AND stack NOT IN ({_INSIDE}) AS runs
-  FROM python.stack_sample WHERE {{inside}} AND thread = pid),
+  FROM ({SUMS}) WHERE thread = pid),
 place AS ({PLACE}),
 share AS (
   SELECT piece, host, pid, 100 * SUM(wall_ns) FILTER (runs) / SUM(wall_ns) AS python_pct

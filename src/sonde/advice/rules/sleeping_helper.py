@@ -12,7 +12,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from sonde.advice.rules._code import PLACE, show_place
+from sonde.advice.rules._code import PLACE, SUMS, show_place
 from sonde.advice.verdict import Limit, Limits, Rows, Verdict
 
 MOST = "info"  # the sleep may be meant
@@ -28,19 +28,17 @@ LIMITS = {
 }
 SQL = f"""
 WITH sample AS (
-  SELECT {{piece}} AS piece, t_ns, host, pid, thread, stack, wall_ns, samples,
+  SELECT piece, host, pid, thread, stack, wall_ns, samples, rows,
          idle AND COALESCE(wait, '') = 'lock' AS is_locked,
-         idle AND COALESCE(call, '') = 'time.sleep' AS is_asleep,
-         stack IS DISTINCT FROM LAG(stack) OVER moments OR idle AS is_new
-  FROM python.stack_sample WHERE {{inside}}
-  WINDOW moments AS (PARTITION BY host, pid, thread ORDER BY t_ns)),
+         idle AND COALESCE(call, '') = 'time.sleep' AS is_asleep
+  FROM ({SUMS})),
 place AS ({PLACE}),
 thread AS (
   SELECT piece, host, pid, thread, SUM(wall_ns) AS alive_ns, SUM(samples)::BIGINT AS readings,
          COALESCE(SUM(wall_ns) FILTER (is_locked), 0) AS locked_ns,
          COALESCE(SUM(wall_ns) FILTER (is_asleep), 0) AS asleep_ns,
-         COUNT(*) FILTER (is_locked AND is_new) AS waits,
-         COUNT(*) FILTER (is_asleep AND is_new) AS sleeps,
+         COALESCE(SUM(rows) FILTER (is_locked), 0) AS waits,
+         COALESCE(SUM(rows) FILTER (is_asleep), 0) AS sleeps,
          ARG_MAX(stack, wall_ns) FILTER (is_asleep) AS stack
   FROM sample GROUP BY ALL),
 main AS (FROM thread WHERE thread = pid AND alive_ns > 0),

@@ -12,7 +12,7 @@ from collections.abc import Iterator
 from statistics import median
 from typing import Any
 
-from sonde.advice.rules._code import FILES, PLACE, show_place
+from sonde.advice.rules._code import FILES, PLACE, SUMS, show_place
 from sonde.advice.verdict import Limit, Limits, Rows, Verdict
 
 MOST = "warning"
@@ -29,11 +29,22 @@ LIMITS = {
 # all threads, is taken away. Of a condition, only waits that the user's own code asks for count: an
 # Event is often a pause, and a queue that is empty is no loss.
 SQL = f"""
-WITH sample AS (
+WITH thread AS (
+  SELECT piece, host, pid, thread, SUM(wall_ns) AS alive_ns, SUM(rows) AS readings,
+         COALESCE(SUM(wall_ns) FILTER (NOT idle OR COALESCE(wait, '') <> 'lock'), 0) AS other_ns
+  FROM ({SUMS}) GROUP BY 1, 2, 3, 4),
+process AS MATERIALIZED (
+  SELECT piece, host, pid, COUNT(*) AS threads, SUM(readings)::BIGINT AS readings,
+         MAX(alive_ns) AS alive_ns, 100 - 100 * SUM(other_ns) / MAX(alive_ns) AS stalled_pct
+  FROM thread WHERE alive_ns > 0 GROUP BY 1, 2, 3),
+stalled AS (FROM process WHERE stalled_pct >= {{stalled_pct}}),
+sample AS (
   SELECT {{piece}} AS piece, t_ns, host, pid, thread, stack, wall_ns,
          idle AND COALESCE(wait, '') = 'lock' AS is_locked,
          stack IS DISTINCT FROM LAG(stack) OVER moments OR (idle AND samples = 1) AS is_new
-  FROM python.stack_sample WHERE {{inside}}
+  FROM python.stack_sample SEMI JOIN stalled ON stack_sample.host = stalled.host
+    AND stack_sample.pid = stalled.pid AND {{piece}} = stalled.piece
+  WHERE {{inside}}
   WINDOW moments AS (PARTITION BY host, pid, thread ORDER BY t_ns)),
 place AS ({PLACE}),
 role AS (
@@ -44,14 +55,6 @@ role AS (
            AND (MIN(depth) FILTER (is_own) = 1 OR MIN(depth) FILTER (is_own) = 2
              AND BOOL_OR(depth = 1 AND func IN ('Condition.wait_for', 'wait_for'))) AS is_condition
   FROM python.frame JOIN ({FILES}) USING (file) GROUP BY stack),
-thread AS (
-  SELECT piece, host, pid, thread, SUM(wall_ns) AS alive_ns, COUNT(*) AS readings,
-         COALESCE(SUM(wall_ns) FILTER (NOT is_locked), 0) AS other_ns
-  FROM sample GROUP BY 1, 2, 3, 4),
-process AS (
-  SELECT piece, host, pid, COUNT(*) AS threads, SUM(readings)::BIGINT AS readings,
-         MAX(alive_ns) AS alive_ns, 100 - 100 * SUM(other_ns) / MAX(alive_ns) AS stalled_pct
-  FROM thread WHERE alive_ns > 0 GROUP BY 1, 2, 3),
 numbered AS (
   SELECT *, SUM(is_new::INT) OVER (PARTITION BY host, pid, thread ORDER BY t_ns) AS number
   FROM sample),
