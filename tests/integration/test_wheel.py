@@ -66,7 +66,7 @@ def test_the_wheel_attaches_from_an_environment_of_its_own(
     call(base, "-m", "venv", "--without-pip", venv)
     # What the reports need is left out: to attach, sonde alone is enough.
     into = venv / "bin" / "python"
-    call(base, "-m", "pip", "--python", into, "install", "-q", "--no-deps", wheel)
+    call(sys.executable, "-m", "pip", "--python", into, "install", "-q", "--no-deps", wheel)
     sonde, outside = venv / "bin" / "sonde", {"cwd": tmp_path}
     folder = call(sonde, "attach", plain.pid, "--set", "collector=off", **outside).strip()
     read = call(venv / "bin" / "python", "-c", READ, folder, **outside).split()

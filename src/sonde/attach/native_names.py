@@ -16,6 +16,8 @@ _TAIL_CALL = "_TAIL_CALL_"  # how the interpreter's parts begin where it was bui
 _CALLS = (
     "_PyObject_", "PyObject_", "_PyVectorcall_", "_PyFunction_", "_PyCFunction_", "PyCFunction",
     "_PyEval_", "PyEval_", "cfunction_", "method_vectorcall", "do_call_core", "call_function",
+    # since 3.15
+    "_Py_VectorCall", "_Py_BuiltinCall", "_Py_CallBuiltin", "_PyCallMethodDescriptor",
 )  # fmt: skip
 # The parts of a C++ name: in some of them, brackets and spaces are letters like any other.
 _PARTS = re.compile(

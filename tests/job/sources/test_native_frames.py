@@ -107,3 +107,12 @@ def test_a_page_that_two_segments_share_is_mapped_for_the_second() -> None:
         ElfSegment(5, 0x23BB00, 0x24BB00, 0x14B7110),
     ]
     assert elf.find_bias(0x23B000, 0x7000024B000) == 0x70000000000
+
+
+@pytest.mark.parametrize(
+    "name", ["_Py_VectorCall_StackRefSteal", "_Py_BuiltinCallFast_StackRef",
+             "_Py_CallBuiltinClass_StackRef", "_PyCallMethodDescriptorFast_StackRef"],
+)  # fmt: skip
+def test_what_the_interpreter_of_3_15_calls_through_is_not_shown(name: str) -> None:
+    assert is_call(NativeFrame(name, "/usr/lib/libpython3.15.so.1.0"))
+    assert not is_call(NativeFrame(name, "/usr/lib/libother.so"))
