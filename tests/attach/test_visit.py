@@ -58,7 +58,7 @@ def make_program(body: str) -> str:
 def load(tmp_path: Path):
     """A program of stress_attach.py; killed if the test does not end it."""
     if not HAS_GIL and sys.version_info < (3, 14):
-        pytest.skip("3.13t gives way forty times for each file it closes: minutes under load")
+        pytest.skip("3.13t gives way forty times for each import: minutes under load")
     made: list[stress_attach.Target] = []
 
     def load(name: str, python: str = sys.executable) -> stress_attach.Target:
