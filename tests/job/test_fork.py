@@ -105,13 +105,18 @@ def work():
     gc.collect()
     exec("class A: pass")
 context = multiprocessing.get_context("fork")
-for _ in range(3):
+lives = []
+while sum(life < 0.1 for life in lives) < 3 and len(lives) < 100:
+    begin = time.monotonic()
     child = context.Process(target=work)
     child.start(); child.join()
+    lives.append(time.monotonic() - begin)
     assert child.exitcode == 0
+print(sum(life >= 0.1 for life in lives))
 """
-    run(HEAD + code)
-    assert len(list(list_sessions(os.environ["SONDE_DIR"]))) == 1
+    # Where others have the processors, not every child is a short one.
+    long = int(run(HEAD + code).stdout)
+    assert len(list(list_sessions(os.environ["SONDE_DIR"]))) <= 1 + long
 
 
 def test_a_short_child_copies_no_memory_for_tables(run) -> None:
