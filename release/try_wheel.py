@@ -16,8 +16,11 @@ class Batch:
     loss: float
 
 
+SONDE = os.path.join(os.path.dirname(sys.executable), "sonde")
+
+
 def call(*words):
-    command = [os.path.join(os.path.dirname(sys.executable), "sonde"), *map(str, words)]
+    command = [SONDE, *map(str, words)]
     return subprocess.run(command, stdout=subprocess.PIPE, text=True, check=True).stdout
 
 
@@ -32,8 +35,8 @@ sonde.stop()
 assert os.path.isdir(folder)
 
 job = subprocess.Popen(
-    [sys.executable, "-c", JOB], stdout=subprocess.PIPE, text=True,
-    env={**os.environ, "SONDE": "1", "SONDE_COLLECTOR": "off"},
+    [SONDE, "run", "--set", "collector=off", "--", sys.executable, "-c", JOB],
+    stdout=subprocess.PIPE, text=True,
 )  # fmt: skip
 try:
     assert job.stdout.readline() == "ready\n"
@@ -44,8 +47,8 @@ finally:
     job.kill()
     job.wait()
 lacking = subprocess.run(
-    [shutil.which("sonde"), "query", str(os.getpid()), "SELECT 1"],
+    [SONDE, "query", str(os.getpid()), "SELECT 1"],
     stderr=subprocess.PIPE, text=True, check=False,
 )  # fmt: skip
 assert lacking.stderr.endswith("pip install 'sonde[tools]'\n"), lacking.stderr
-print(f"{platform.python_version()}: import, start, emit, stop, ps, stacks")
+print(f"{platform.python_version()}: import, start, emit, stop, run, ps, stacks")

