@@ -226,14 +226,19 @@ def table(row: type, name: str | None = None) -> "Callable[..., None]":
     return emit
 
 
-def open(target: "int | str | Sequence[int | str]") -> "Recording":
-    """Open what was recorded of a pid, a session folder or id, a whole job, or several of them.
+def open(target: "int | str | Session | Sequence[int | str | Session]") -> "Recording":
+    """Open what was recorded of a pid, a session folder or id, a session, a whole job, or several
+    of them.
 
     Its first query warns if names are missing because a table had no room for them."""
+    from sonde.session import Session
+
     try:
         from sonde.store.recording import open_recording
     except ModuleNotFoundError as error:
         from sonde.errors import explain_missing
 
         raise explain_missing(error, "sonde.open") from None
-    return open_recording(target, warns=True)
+    words = [target] if isinstance(target, int | str | Session) else target
+    names = [one.folder if isinstance(one, Session) else one for one in words]
+    return open_recording(names, warns=True)

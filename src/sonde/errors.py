@@ -8,6 +8,10 @@ class Error(Exception):
 
     exit_code = 1
 
+    def _render_traceback_(self) -> list[str]:
+        """Return what a notebook shows of it: the message is for the user, our lines are not."""
+        return [f"{type(self).__name__}: {self}"]
+
 
 class NoSession(Error):
     """The target names no recording."""

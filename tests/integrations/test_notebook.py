@@ -41,6 +41,16 @@ def test_a_recording_and_advice_show_themselves_and_escape_names() -> None:
     assert "<script" not in shown and "&lt;script&gt;" in shown
     assert "util 43.2 %" in shown and "Next: do this" in shown and "CRITICAL" in shown
     assert "Nothing is wrong" in Advice("", "", 10.0, 3, 0.0, ["one"])._repr_html_()
+    lines = str(advice).splitlines()
+    assert lines[0].startswith("CRITICAL: ") and lines[0].endswith("  [swap]"), lines
+    assert lines[1] == "  util 43.2 %" and lines[-1] == "  next: do this"
+    told: list[str] = []
+    advice._repr_pretty_(SimpleNamespace(text=told.append), False)
+    assert told == [str(advice)]
+
+
+def test_an_error_of_ours_is_one_line_in_a_notebook() -> None:
+    assert sonde.Error("no such job")._render_traceback_() == ["Error: no such job"]
 
 
 def test_the_magics_profile_a_cell_and_ask_a_recording(run) -> None:
@@ -56,6 +66,7 @@ def test_the_magics_profile_a_cell_and_ask_a_recording(run) -> None:
         "assert 'slow' in told[0] and '<' not in told[0].splitlines()[0]\n"
         "rows = shell.magics['line', 'sonde'](f'query {sonde.session().pid} SELECT 41 + 1 AS n')\n"
         "print(int(rows['n'][0].as_py() if hasattr(rows['n'][0], 'as_py') else rows['n'][0]))\n"
+        "assert sonde.open(sonde.session()).sessions[0].pid == sonde.session().pid\n"
         "try: shell.magics['line', 'sonde']('nothing')\n"
         "except sonde.Error as error: print('%sonde query' in str(error))\n"
     )
@@ -74,12 +85,18 @@ def test_a_cell_that_waits_is_not_hidden_by_threads_of_the_kernel(run) -> None:
         "    exec(compile(cell, '/tmp/cell.py', 'exec'), {}); return SimpleNamespace(success=True)\n"
         "shell = Shell(); sonde.load_ipython_extension(shell)\n"
         "cell = 'import time\\ndef fetch():\\n  time.sleep(0.4)\\nfetch()'\n"
-        "rows = shell['cell']('', cell).table()\n"
+        "result = shell['cell']('', cell)\n"
+        "rows = result.table()\n"
         "print(rows[0]['func'], round(rows[0]['self_pct']), {row['func'] for row in rows})\n"
+        "print(result); print(result._repr_html_())\n"
+        "shell['line']('tree')\n"
     )
-    func, share, *rest = done.stdout.split(maxsplit=2)
+    first, _, lines = done.stdout.partition("\n")
+    func, share, *rest = first.split(maxsplit=2)
     assert func == "fetch" and int(share) > 90, done.stdout
     assert "beat" not in rest[0] and "profile_cell" not in rest[0]
+    assert "line   4  fetch()" in lines and "<bdi>fetch()</bdi>" in lines
+    assert "   total  share" in lines  # %sonde tree, of this process
 
 
 def test_a_real_ipython_loads_the_extension() -> None:

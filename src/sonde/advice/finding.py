@@ -13,7 +13,7 @@ from sonde.advice.verdict import LEVELS, Evidence, Number, Verdict, summarize
 from sonde.analysis.code_names import shorten_file
 from sonde.analysis.hot_places import HotPlace
 from sonde.markup import PctBar, show_box, show_table
-from sonde.words import show_bytes, show_duration
+from sonde.words import clean, show_bytes, show_duration
 
 # The words and shares of OpenPAI's profiler.
 VOTES = ((0.8, "most"), (0.3, "several"), (0.0, "a little"))
@@ -83,6 +83,26 @@ class Advice:
         """Return the highest severity; None if nothing was found."""
         found = [finding.severity for finding in self.findings]
         return max(found, key=LEVELS.index) if found else None
+
+    def __str__(self) -> str:
+        """Return the findings as text: what is wrong, the evidence, the line, the next step."""
+        looked = sum(outcome.state != "abstained" for outcome in self.outcomes)
+        lines = [] if self.findings else [f"Nothing is wrong: {looked} rules looked"]
+        for one in self.findings:
+            told = ", ".join(show_evidence(name, value) for name, value in one.evidence.items())
+            lines += [f"{one.severity.upper()}: {one.title}  [{one.rule}]", f"  {told}"]
+            lines += [f"  {shorten_file(one.line, self.folder)}"] if one.line else []
+            lines.append(f"  next: {one.todo}")
+        lines += [
+            f"{one.share_pct:4.0f} %  {one.state}  "
+            + " ".join(filter(None, (one.func, one.show_place(self.folder), one.what)))
+            for one in self.places
+        ]
+        return "\n".join(map(clean, lines))
+
+    def _repr_pretty_(self, printer: Any, cycle: bool) -> None:
+        """Show the findings as text, for IPython in a terminal."""
+        printer.text(type(self).__name__ if cycle else str(self))
 
     def _repr_html_(self) -> str:
         """Return the findings with evidence and next step, for notebooks."""

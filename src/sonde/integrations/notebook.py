@@ -1,7 +1,10 @@
-"""IPython and Jupyter: `%load_ext sonde`; `%%sonde` profiles a cell, `%sonde query` asks."""
+"""IPython and Jupyter: `%load_ext sonde`; `%%sonde` profiles a cell, `%sonde` asks."""
 
 from __future__ import annotations
 
+import os
+import shlex
+import subprocess
 import sys
 import sysconfig
 from types import FrameType
@@ -10,9 +13,13 @@ from typing import Any
 import sonde
 
 _USAGE = (
-    "%sonde query TARGET SELECT …   or   %sonde advise TARGET   or   %sonde modules TARGET   or   "
-    "%%sonde above a cell"
+    "%sonde query TARGET SELECT …   or   %sonde COMMAND TARGET with one of {}   or   %%sonde above "
+    "a cell"
 )
+# Commands that read, and show text: without a TARGET they are about the kernel itself.
+_TEXTS = ("tree", "stacks", "requests", "events", "memory", "ps", "compare", "tables")
+_ALONE = ("ps", "compare")
+_LIMIT_S = 120.0
 
 
 def load_ipython_extension(ipython: Any) -> None:
@@ -28,15 +35,19 @@ class _Magics:
 
     def ask(self, line: str) -> Any:
         """Answer `%sonde query TARGET SQL` with a DataFrame, or with an Arrow table where there is
-        no pandas; and `%sonde advise TARGET` and `%sonde modules TARGET` as the functions do."""
+        no pandas; `%sonde advise TARGET` and `%sonde modules TARGET` as the functions do; and other
+        commands with their text. Without a TARGET, the kernel itself is asked."""
         word, _, rest = line.strip().partition(" ")
         target, _, sql = rest.strip().partition(" ")
-        if word == "advise" and target:
-            return sonde.advise(target)
-        if word == "modules" and target:
-            return sonde.modules(target)
+        if word == "advise":
+            return sonde.advise(target or os.getpid())
+        if word == "modules":
+            return sonde.modules(target or os.getpid())
+        if word in _TEXTS:
+            return _show_text(word, shlex.split(rest))
         if word != "query" or not sql.strip():
-            raise sonde.Error(f"this is not understood: %sonde {line.strip()}; write {_USAGE}")
+            usage = _USAGE.format(", ".join(("advise", "modules", *_TEXTS)))
+            raise sonde.Error(f"this is not understood: %sonde {line.strip()}; write {usage}")
         rows = sonde.open(target).query(sql)
         try:
             return rows.to_pandas()
@@ -52,7 +63,20 @@ class _Magics:
         # Threads of the kernel wait all the time, and would seem to take the most of it. What
         # IPython calls on its way from the magic to the cell is not the cell's, either.
         above = _list_files_above()
-        return run.result().cut(lambda frame: _is_users(frame[1]) and frame[1] not in above)
+        return run.result().cut(
+            lambda frame: _is_users(frame[1]) and frame[1] not in above, cell.splitlines()
+        )
+
+
+def _show_text(word: str, args: list[str]) -> None:
+    """Print what a command says. It runs in a process of its own: the kernel stays as it is."""
+    if word not in _ALONE and (not args or args[0].startswith("-")):
+        args = [str(os.getpid()), *args]
+    done = subprocess.run(
+        [sys.executable, "-m", "sonde", word, *args], capture_output=True, text=True,
+        timeout=_LIMIT_S, check=False, stdin=subprocess.DEVNULL,
+    )  # fmt: skip
+    print(done.stdout or done.stderr, end="")
 
 
 def _list_files_above() -> set[str]:

@@ -18,6 +18,7 @@ FrameTuple = tuple[str, str, int, int]  # function, file, its first line, the li
 Sums = tuple[int, int, int, int]  # samples; wall, CPU and GIL time in ns
 # With less CPU time than this share of the elapsed time, the profile is mostly about waiting.
 _BUSY = 0.1
+_MOST_LINES = 8  # of a cell
 _CUT: FrameTuple = ("<cut>", "", 0, 0)
 
 
@@ -37,6 +38,7 @@ class Result:
     ) -> None:
         self.found, self.folder, self.exports = found, folder, list(exports)
         self._on_export, self._parts = on_export, tuple(parts)
+        self._source: Sequence[str] = ()  # the text that was run, if somebody is to see its lines
 
     def _sum(self, column: int) -> int:
         return sum(node[column] for node in self.found.nodes)
@@ -91,7 +93,10 @@ class Result:
 
     @property
     def weight(self) -> str:
-        """The time to rank by: `cpu`, or `wall` if hardly any CPU time was used."""
+        """The time to rank by: `cpu`, or `wall` if hardly any CPU time was used, or if it is about
+        a cell of a notebook, for which somebody waits."""
+        if self._source:
+            return "wall"
         return "cpu" if self.cpu_s >= _BUSY * self.duration_s else "wall"
 
     def iter_stacks(self) -> Iterator[tuple[tuple[FrameTuple, ...], Sums]]:
@@ -107,9 +112,10 @@ class Result:
             if any(sums) and paths[-1]:
                 yield paths[-1], (sums[0], sums[1], sums[2], sums[3])
 
-    def cut(self, is_root: Callable[[FrameTuple], bool]) -> Result:
+    def cut(self, is_root: Callable[[FrameTuple], bool], source: Sequence[str] = ()) -> Result:
         """Return the part of the profile from the outermost frames on that `is_root` is true of;
-        stacks without any are left out."""
+        stacks without any are left out. `source` has the lines of what was run there, such as a
+        cell of a notebook: they are shown with their time."""
         kept: dict[int, int] = {}  # by number of a node: its number in the part
         nodes: list[tuple[int, int, int, int, int, int]] = []
         for number, (parent, frame, *sums) in enumerate(self.found.nodes):
@@ -117,7 +123,24 @@ class Result:
                 kept[number] = len(nodes)
                 nodes.append((kept.get(parent, -1), frame, sums[0], sums[1], sums[2], sums[3]))
         found = RunResult(**{**vars(self.found), "nodes": nodes})
-        return Result(found, self.folder, self.exports, self._on_export)
+        part = Result(found, self.folder, self.exports, self._on_export)
+        part._source = source
+        return part
+
+    def list_lines(self) -> list[dict[str, object]]:
+        """Return the lines of the source that was run, with the elapsed time of what each called,
+        by time; the source is known of cells of notebooks alone."""
+        spent: dict[int, int] = {}
+        for path, sums in self.iter_stacks():
+            func, _file, _first, line = path[0]
+            if func == "<module>" and 0 < line <= len(self._source):
+                spent[line] = spent.get(line, 0) + sums[1]
+        whole = self._sum(3) or 1
+        return [
+            {"line": line, "source": self._source[line - 1].strip(), "total_ns": total_ns,
+             "total_pct": 100 * total_ns / whole}
+            for line, total_ns in sorted(spent.items(), key=lambda entry: -entry[1])
+        ]  # fmt: skip
 
     def table(self, weight: str | None = None, limit: int | None = None) -> list[dict[str, object]]:
         """Return a row for each function with own and total time and shares, by own time."""
@@ -159,6 +182,13 @@ class Result:
             for row in self.table(limit=15)
         ]  # fmt: skip
         table = show_table(("own", "total", "own time", "function", "file"), rows)
+        lines = [
+            (PctBar(float(str(row["total_pct"]))), show_duration(int(str(row["total_ns"]))),
+             row["line"], row["source"])
+            for row in self.list_lines()[:_MOST_LINES]
+        ]  # fmt: skip
+        if lines:
+            table = show_table(("total", "time", "line", "of the cell"), lines) + table
         return show_box(head, more[1:], table)
 
     def show(self, weight: str | None = None, limit: int = 8) -> str:
@@ -170,6 +200,12 @@ class Result:
             f"{head}, {self.cpu_s:.2f} s of CPU" + (f"; {self.reason}" if self.reason else ""),
             f"  {'own':>6} {'total':>6}  function, by {title} time",
         ]
+        if limit and self._source:
+            shown = self.list_lines()[:_MOST_LINES]
+            lines[1:1] = [
+                f"  {row['total_pct']:5.1f}%  line {row['line']:>3}  {clean(str(row['source']))}"
+                for row in shown
+            ]
         for row in self.table(weight, limit):
             where = f" ({_show_place(row)})" if row["file"] else ""
             name = clean(f"{row['func']}{where}")
