@@ -7,6 +7,7 @@ from collections import namedtuple
 import duckdb
 import pytest
 
+from sonde.advice.finding import Tally
 from sonde.advice.rules import costly_calls
 from sonde.advice.verdict import Limits, Verdict
 
@@ -185,3 +186,13 @@ def test_rules_and_the_tree_agree_about_whose_code_a_file_is(file: str) -> None:
 
     (row,) = duckdb.execute(f"SELECT {OWN} FROM (SELECT ? AS file)", [file]).fetchall()
     assert row[0] == (find_owner(file) == MINE)
+
+
+@pytest.mark.parametrize(("pieces", "severity"), [((1,), "info"), ((0, 2), "critical")])
+def test_one_save_is_mentioned_and_saving_again_and_again_is_warned_of(
+    pieces: tuple[int, ...], severity: str
+) -> None:
+    none = {"name": None, "time_pct": None, "waiting_pct": None}
+    rows = [Row(**USUAL | {"piece": at} | ({"name": "saving"} if at in pieces else none)) for at in range(3)]  # fmt: skip
+    found = Tally(list(costly_calls.judge(rows, LIMITS)), danger=False)
+    assert found.is_found and found.severity == severity

@@ -12,7 +12,7 @@ import duckdb
 import pytest
 
 import sonde
-from sonde.advice.finding import Advice
+from sonde.advice.finding import Advice, Tally
 from sonde.advice.judge import _LOOPS as LOOPS
 from sonde.advice.judge import choose_some, load_rules
 from sonde.advice.rules import loop_blocked, slow_rank
@@ -281,6 +281,9 @@ OUTLIERS = {
         ({"explained_pct": None}, False),
         ({"lost_s": 1.5}, False),
         ({"util_pct": 97.0}, False),
+        # From some moment on, most steps are long: they have become slower.
+        ({"outliers": [60, 61, 62, 64, 65, 66], "excesses_s": [1.5] * 6}, False),
+        ({"outliers": [7, 90, 91, 92], "excesses_s": [2.0] * 4}, False),  # only twice
         ({"outliers": [7, 20], "excesses_s": [5.0, 4.0]}, False),
         ({"queue_s": 60.0}, False),
     ],
@@ -290,6 +293,8 @@ OUTLIERS = {
         "no samples",
         "little lost",
         "the GPU is busy",
+        "slower from a moment on",
+        "twice, several steps long",
         "two only",
         "others have the processors",
     ],
@@ -303,6 +308,54 @@ def test_outliers_that_come_irregularly_must_run_code_of_their_own(
     assert verdict.fired is told
     if told:
         assert verdict.title.startswith("Now and then") and "save_best" in verdict.line
+
+
+@pytest.mark.parametrize(
+    ("changes", "most"),
+    [
+        ({"outliers": [20, 40, 60, 80]}, "critical"),
+        ({"outliers": [20, 40, 60, 80], "explained_pct": None}, "warning"),
+        ({}, "warning"),
+    ],
+)
+def test_long_steps_are_critical_only_if_they_recur_and_are_explained(
+    changes: dict, most: str
+) -> None:
+    (rule,) = load_rules(["periodic_outliers"])
+    (verdict,) = rule.module.judge([SimpleNamespace(**OUTLIERS | changes)], rule.limits)
+    assert verdict.fired and verdict.most == most
+    assert Tally([verdict], danger=False).severity == most
+
+
+@pytest.mark.parametrize(("travels_idle", "is_told"), [(True, True), (False, False)])
+def test_only_sleep_in_collectives_is_lost_to_them(travels_idle: bool, is_told: bool) -> None:
+    """Two ranks, 100 steps of 100 ms; the last 40 ms of each are a collective. In one case the loop
+    sleeps in it, in the other it sleeps before, for data, and works in it."""
+    (rule,) = load_rules(["comm_bound"])
+    idle_at = "number % 10 >= 6" if travels_idle else "number % 10 < 6"
+    with duckdb.connect() as connection:
+        connection.execute(f"""
+            CREATE SCHEMA python;
+            CREATE TABLE python.torch_step AS
+              SELECT make_timestamptz(0) AS ts, 'one' AS host, rank AS pid, rank, number AS step,
+                     number * 100000000 AS t_ns, 100000000 AS dur_ns, 'optimizer' AS ended_by
+              FROM range(100) AS steps(number), range(2) AS ranks(rank);
+            CREATE TABLE python.collective AS
+              SELECT * EXCLUDE (t_ns, dur_ns, ended_by), t_ns + 60000000 AS t_ns,
+                     40000000 AS dur_ns, NULL::BIGINT AS device_dur_ns, 'completed' AS state
+              FROM python.torch_step;
+            CREATE TABLE python.stack_sample AS
+              SELECT make_timestamptz(0) AS ts, 'one' AS host, rank AS pid, rank, rank AS thread,
+                     number * 10000000 + 5000000 AS t_ns, 10000000 AS wall_ns, {idle_at} AS idle
+              FROM range(1000) AS samples(number), range(2) AS ranks(rank)
+        """)
+        words = {"piece": "0", "inside": "TRUE", "main_step": "TRUE"}
+        found = connection.execute(rule.module.SQL.format(**words, **rule.limits))
+        make = namedtuple("Found", [column[0] for column in found.description])
+        (verdict,) = rule.module.judge([make(*row) for row in found.fetchall()], rule.limits)
+    assert verdict.evidence["travelling_pct"] == pytest.approx(40)
+    assert verdict.fired == is_told
+    assert verdict.lost_pct == pytest.approx(40 if is_told else 0)
 
 
 def test_steps_that_are_a_little_late_do_not_hide_the_rhythm_of_long_ones() -> None:

@@ -24,6 +24,7 @@ class CostlyCall(NamedTuple):
     stretch: str = ""  # SHORT: only if many calls make up the time; LONG: only if single calls last
     is_per_request: bool = False  # natural where a framework calls the program: only mentioned
     state: str = ""  # WORKING or WAITING, if only that time counts
+    is_once: bool = False  # natural once, as at the end: what only one piece shows is mentioned
 
 
 CALLS = (
@@ -182,7 +183,7 @@ CALLS = (
         "save less often; copy the tensors to the CPU and write them in a thread or with "
         "torch.distributed.checkpoint's async_save",
         ("/torch/serialization.py:save", "/safetensors/torch.py:save_file",
-         "/torch/distributed/checkpoint/state_dict_saver.py:save"), share_pct=20,
+         "/torch/distributed/checkpoint/state_dict_saver.py:save"), share_pct=20, is_once=True,
     ),
     CostlyCall(
         "unbuffered", "Reading without a buffer takes much of the time",

@@ -199,7 +199,8 @@ class Tally:
             level = order[-1] if self.danger else order[len(order) // 2]
         readings = sum(verdict.readings for verdict in self.verdicts)
         proven = (readings >= _TO_WARN) + (readings >= _TO_BE_CRITICAL)
-        return LEVELS[min(level, proven, LEVELS.index(self.most))]
+        most = max((LEVELS.index(verdict.most) for verdict in self.yes), default=0)
+        return LEVELS[min(level, proven, most, LEVELS.index(self.most))]
 
     @property
     def confidence(self) -> float:

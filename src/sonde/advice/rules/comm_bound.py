@@ -20,8 +20,9 @@ CROWD = "info"
 NEEDS = ("python.collective.dur_ns", "python.torch_step.dur_ns", "python.stack_sample.idle")
 LIMITS = {"exposed_pct": Limit(20, "of a step in which ranks wait for data to arrive")}
 # The last rank to arrive waits for nobody, so the least time of all ranks is that of the transfer.
-# The part of it in which the loop's thread does not sleep is hidden behind work. If a device
-# communicates, the host cannot see this.
+# The part of it in which the loop's thread does not sleep is hidden behind work; what it sleeps for
+# outside of collectives, such as data, is not their doing. If a device communicates, the host
+# cannot see this.
 SQL = f"""
 WITH step AS (
   SELECT {{piece}} AS piece, host, pid, rank, step, dur_ns FROM python.torch_step
@@ -31,11 +32,23 @@ least AS (
   SELECT piece, step, MIN(s) AS travel_s, MAX(dur_ns) / 1e9 AS step_s
   FROM step JOIN covered USING (rank, step) GROUP BY piece, step
   HAVING COUNT(DISTINCT rank) = (SELECT COUNT(DISTINCT rank) FROM step)),
+call AS (
+  SELECT host, pid, t_ns,
+         MAX(t_ns + dur_ns) OVER (PARTITION BY host, pid ORDER BY t_ns) AS end_ns
+  FROM python.collective WHERE {{inside}} AND state <> 'running'),
+sample AS (
+  SELECT {{piece}} AS piece, host, pid, rank, t_ns, wall_ns, idle FROM python.stack_sample
+  WHERE {{inside}} AND thread = pid AND rank IS NOT NULL),
 sleep AS (
-  SELECT {{piece}} AS piece, 100 * SUM(wall_ns) FILTER (idle) / SUM(wall_ns) AS idle_pct
-  FROM python.stack_sample WHERE {{inside}} AND thread = pid AND rank IS NOT NULL GROUP BY piece)
+  SELECT piece, MIN(idle_pct) AS idle_pct
+  FROM (SELECT piece, rank, 100 * COALESCE(SUM(wall_ns) FILTER (
+                 idle AND sample.t_ns <= end_ns), 0) / SUM(wall_ns) AS idle_pct
+        FROM sample ASOF LEFT JOIN call ON call.host = sample.host AND call.pid = sample.pid
+          AND sample.t_ns >= call.t_ns
+        GROUP BY piece, rank)
+  GROUP BY piece)
 SELECT piece, COUNT(*) AS steps, 100 * SUM(travel_s) / SUM(step_s) AS travel_pct,
-       COALESCE(ANY_VALUE(idle_pct), 0) AS idle_pct, AVG(step_s) * 1e9 AS step_ns
+       ANY_VALUE(idle_pct) AS idle_pct, AVG(step_s) * 1e9 AS step_ns
 FROM least JOIN sleep USING (piece)
 WHERE (SELECT COUNT(DISTINCT rank) FROM step) > 1
   AND NOT EXISTS (SELECT 1 FROM python.collective WHERE device_dur_ns IS NOT NULL)

@@ -8,6 +8,7 @@ What to do: see the line, and what it calls.
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Iterator
 from typing import Any
 
@@ -176,15 +177,20 @@ LEFT JOIN (
   FROM thread JOIN process USING (piece, host, pid)) AS able USING (piece, host, pid, thread)
 """
 _BY_NAME = {one.name: one for one in CALLS}
+_ONCE = {one.title for one in CALLS if one.is_once}
 
 
 def judge(rows: Rows, limits: Limits) -> Iterator[Verdict]:
+    verdicts = []
     for piece, found in group(rows):
         by_process: dict[tuple[str, int], list[Any]] = {}
         for row in found:
             by_process.setdefault((row.host, row.pid), []).append(row)
-        for one in by_process.values():
-            yield _judge_process(piece, _merge(one), limits)
+        verdicts += [_judge_process(piece, _merge(one), limits) for one in by_process.values()]
+    seen = Counter((verdict.who, verdict.title) for verdict in verdicts)
+    for verdict in verdicts:
+        is_single = verdict.title in _ONCE and seen[verdict.who, verdict.title] == 1
+        yield verdict._replace(lost_pct=None) if is_single else verdict
 
 
 def _merge(rows: list[Any]) -> list[Any]:

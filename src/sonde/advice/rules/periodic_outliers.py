@@ -15,7 +15,7 @@ from statistics import median
 from typing import Any
 
 from sonde.advice.rules._code import PLACE, show_place
-from sonde.advice.verdict import Limit, Limits, Rows, Verdict
+from sonde.advice.verdict import LEVELS, Limit, Limits, Rows, Verdict
 
 CROWD = "info"
 NEEDS = ("python.torch_step.dur_ns",)
@@ -28,7 +28,12 @@ LIMITS = {
     "regular_pct": Limit(60, "of the outliers that come after the usual number of steps"),
     "apart": Limit(5, "times as long at a line as in other steps, from which only outliers run it"),
     "explained_pct": Limit(40, "of the extra time that is spent in code that only outliers run"),
-    "certain_pct": Limit(60, "the same, if they do not come regularly"),
+    "certain_pct": Limit(60, "the same, if they do not come regularly, and to be critical"),
+    "dense_pct": Limit(
+        30,
+        "of the steps from the first to the last long one that are as long: steps have become "
+        "slower then, and not now and then",
+    ),
     "starved_pct": Limit(
         50, "of the steps waiting for a processor, from which what is not regular proves nothing"
     ),
@@ -140,12 +145,13 @@ def _judge_process(rows: list[Any], limits: Limits) -> Iterator[Verdict]:
         fired = lost_pct >= limits.lost_pct and explained
         title = f"Every {period} steps, one takes far longer"
     else:
-        explained = (explained_pct or 0) >= limits.certain_pct and len(longest) >= limits.least
+        explained = (explained_pct or 0) >= limits.certain_pct and not _are_dense(longest, limits)
         queue_pct = 100 * sum(row.queue_s for row in rows) / sum(row.step_s for row in rows)
         # Where others have the processors, single steps are long for reasons that samples miss.
         explained = explained and queue_pct < limits.starved_pct
         fired = lost_pct >= limits.chance_pct and explained
         title = "Now and then a step takes far longer, in code that other steps do not run"
+    is_certain = period is not None and (explained_pct or 0) >= limits.certain_pct
     for row in rows:
         evidence = {
             "period_steps": period, "usual_step_ns": 1e9 * row.usual_s,
@@ -157,7 +163,7 @@ def _judge_process(rows: list[Any], limits: Limits) -> Iterator[Verdict]:
             row.piece, fired, evidence, lost_pct=min(100 * row.lost_s / row.step_s, idle_pct),
             readings=row.steps,
             who="" if row.rank is None else f"rank {row.rank}",
-            title=title if fired else "",
+            title=title if fired else "", most=LEVELS[-1] if is_certain else "warning",
             line=show_place(row.file, row.lineno, row.func),
         )  # fmt: skip
 
@@ -174,11 +180,23 @@ def _pick_longest(excesses: list[tuple[int, float]]) -> list[int]:
     return [step for step, excess_s in excesses if excess_s >= middle_s / 2]
 
 
+def _are_dense(steps: list[int], limits: Limits) -> bool:
+    """Return whether most steps between the first and the last of these are as long, or they come
+    in a few runs."""
+    runs = len(_list_starts(steps))
+    span = steps[-1] - steps[0] + 1 if steps else 1
+    return runs < limits.least or 100 * len(steps) > limits.dense_pct * span
+
+
+def _list_starts(steps: list[int]) -> list[int]:
+    """Return the first step of each run of steps without a gap."""
+    before = [None, *steps]
+    return [step for last, step in zip(before, steps, strict=False) if last != step - 1]
+
+
 def _find_period(steps: list[int], limits: Limits) -> int | None:
     """After how many steps they come, if they do so regularly."""
-    firsts = [
-        step for before, step in zip([None, *steps], steps, strict=False) if before != step - 1
-    ]
+    firsts = _list_starts(steps)
     gaps = [later - step for step, later in pairwise(firsts)]
     if len(firsts) < limits.least or not gaps:
         return None
