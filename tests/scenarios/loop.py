@@ -4,7 +4,8 @@ Each scenario is a real program with one planted cause. `RULE` is the rule that 
 words of its title, `ALSO` rules that are right to fire beside it, `OPTIONS` settings of the
 recording, `LIMITS` limits that are smaller than the defaults because a test is shorter than a job.
 `LINE` is the function that the finding must name. With `TWIN` the program can also be its own fixed
-twin, `NAME+fixed`, in which nothing may be worth a warning. With `GPU` the collector finds a GPU that is not there, see show_gpu()."""
+twin, `NAME+fixed`, in which nothing may be worth a warning. `NEEDS` is a package without which it is not
+run. With `GPU` the collector finds a GPU that is not there, see show_gpu()."""
 
 from __future__ import annotations
 

@@ -18,6 +18,7 @@ import sys
 import tempfile
 import time
 from collections import Counter
+from importlib.util import find_spec
 from pathlib import Path
 
 from sonde.advice.finding import Advice
@@ -49,6 +50,7 @@ class Scenario:
         self.gpu: bool = held.get("GPU", False)
         self.has_twin: bool = held.get("TWIN", False)
         self.ends: int = held.get("ENDS", 0)  # with this code; -9: it is killed
+        self.needs: str = held.get("NEEDS", "")  # a package that not every machine has
 
     def record(self, root: Path, seconds: float) -> None:
         """Run it to its end, recorded into this folder."""
@@ -172,6 +174,9 @@ def run_all(args: argparse.Namespace) -> None:
     print(f"{'scenario':24} {'rule':18} {'right':>7}  wrong", flush=True)
     for name in args.names or list_names():
         scenario, hits, wrong = Scenario(name), 0, Counter[str]()
+        if scenario.needs and find_spec(scenario.needs) is None:
+            print(f"{name:24} not run: {scenario.needs} is not installed", flush=True)
+            continue
         begin = time.monotonic()
         for _ in range(args.runs):
             right, others = run_once(scenario, args.seconds, args.show)

@@ -6,7 +6,7 @@ from __future__ import annotations
 
 RULE, CAUSE = "costly_calls", "built again and again"
 LINE = "read_orders"
-TWIN = True
+TWIN, NEEDS = True, "pydantic"
 
 if __name__ == "__main__":
     from loop import FIXED, until_over
