@@ -6,7 +6,7 @@ from __future__ import annotations
 
 RULE, CAUSE = "costly_calls", "compiled again"
 LINE = "render"
-TWIN = True
+TWIN, NEEDS = True, "jinja2"
 
 if __name__ == "__main__":
     import jinja2
