@@ -2,6 +2,10 @@
 
 from __future__ import annotations
 
+import argparse
+import ast
+import importlib.util
+import itertools
 import re
 import shlex
 import subprocess
@@ -28,10 +32,11 @@ def name_page(page: Path) -> str:
     return str(page.relative_to(TOP))
 
 
-def find_blocks(text: str) -> list[str]:
-    """Return what stands between fences that name no language: what is typed, and what it prints."""
+def find_blocks(text: str, *languages: str) -> list[str]:
+    """Return what stands between fences that name one of these languages, or none: what is typed,
+    and what it prints."""
     found = re.findall(r"^```(\w*)\n(.*?)^```$", text, re.DOTALL | re.MULTILINE)
-    return [block for language, block in found if not language]
+    return [block for language, block in found if language in (languages or ("",))]
 
 
 @pytest.mark.parametrize("page", PAGES, ids=name_page)
@@ -72,16 +77,32 @@ def test_every_table_that_a_page_names_is_there(page: Path) -> None:
 
 
 def find_examples(text: str) -> Iterator[list[str]]:
-    """Yield the words of every example of a command that could be typed as it stands."""
-    for block in find_blocks(text):
+    """Yield the words of every example of a command, in blocks for people and for shells: also
+    behind variables, and without what a pipe or a redirection adds."""
+    for block in find_blocks(text, "", "sh", "bash", "console", "yaml"):
         lines = iter(block.splitlines())
         for line in lines:
-            if line.removeprefix("$ ").startswith("sonde "):
-                example = line.removeprefix("$ ")
+            example = re.sub(r"^(\w+=\S+ )*", "", line.removeprefix("$ "))
+            if example.startswith("sonde "):
                 while example.count('"') % 2:
                     example += "\n" + next(lines)
-                if not set(example.partition(" #")[0]) & set("…|[;"):
-                    yield shlex.split(example, comments=True)[1:]
+                if not set(example.partition(" #")[0]) & set("…["):
+                    yield split_words(example)
+
+
+def find_mentions(text: str) -> Iterator[list[str]]:
+    """Yield the words of every command that a sentence names: it may leave out what it is about."""
+    text = re.sub(r"```.*?```", "", text, flags=re.DOTALL)
+    for mention in re.findall(r"`(sonde [^`]*[^`\s])`", text):
+        if not set(mention) & set("\u2026["):
+            yield split_words(mention)
+
+
+def split_words(example: str) -> list[str]:
+    """Return the words behind `sonde`, up to what belongs to the shell."""
+    words = shlex.shlex(example, posix=True, punctuation_chars="|;>&")
+    words.whitespace_split = True
+    return list(itertools.takewhile(lambda word: not set(word) <= set("|;>&"), words))[1:]
 
 
 @pytest.mark.parametrize("page", PAGES, ids=name_page)
@@ -93,6 +114,33 @@ def test_every_example_of_a_command_is_understood(page: Path) -> None:
         except SystemExit:
             pytest.fail(f"sonde {shlex.join(words)}")
         assert not unknown, words
+
+
+@pytest.mark.parametrize("page", PAGES, ids=name_page)
+def test_every_command_in_a_sentence_has_options_that_are_there(page: Path) -> None:
+    for words in find_mentions(page.read_text()):
+        ours, _theirs = cli._split_command(words)
+        if ours[0] == "run":
+            continue  # what stands behind the program is the program's
+        named = {word.partition("=")[0] for word in ours if word.startswith("-")}
+        assert named <= list_options(cli.make_parser(ours)), words
+
+
+def list_options(parser: argparse.ArgumentParser) -> set[str]:
+    """Return the options of a command and of its sub-commands."""
+    found = set(parser._option_string_actions)
+    for action in parser._actions:
+        if isinstance(action, argparse._SubParsersAction):
+            found |= {option for one in action.choices.values() for option in list_options(one)}
+    return found
+
+
+@pytest.mark.parametrize("page", PAGES, ids=name_page)
+def test_every_example_in_python_compiles_and_names_what_is_there(page: Path) -> None:
+    for block in re.findall(r"^```python\n(.*?)^```$", page.read_text(), re.DOTALL | re.MULTILINE):
+        compile(block, str(page), "exec", ast.PyCF_ALLOW_TOP_LEVEL_AWAIT)
+        for name in re.findall(r"(?<![\w.`])sonde\.(\w+)", block):
+            assert hasattr(sonde, name) or importlib.util.find_spec(f"sonde.{name}"), name
 
 
 @pytest.mark.parametrize("page", PAGES, ids=name_page)

@@ -92,7 +92,7 @@ def test_django_where_the_time_of_many_queries_went(run, sonde_cli) -> None:
 
 GUNICORN = """
 import functools, os, time
-def fetch_slowly(): time.sleep(0.03)
+def fetch_slowly(): time.sleep(0.3)
 @functools.cache
 def is_slow():
     try: os.close(os.open("slow", os.O_CREAT | os.O_EXCL))
@@ -124,7 +124,7 @@ def test_gunicorn_which_worker_differs(tmp_path: Path, root: Path, sonde_cli) ->
                     seen.append(answer.read())
 
             with ThreadPoolExecutor(4) as many:
-                wait_for(lambda: list(many.map(ask, range(20))) and seen.count(b"slow") > 40)
+                wait_for(lambda: list(many.map(ask, range(20))) and seen.count(b"slow") > 12)
             shown = sonde_cli("top", "gunicorn", "--once", "--window", "5min").stdout
             assert "fast" in map(bytes.decode, seen)
             differs = [line for line in shown.splitlines() if "% in fetch_slowly" in line]
@@ -259,6 +259,45 @@ def test_a_pool_is_one_job_and_names_what_its_workers_do(run, sonde_cli, way: st
     assert any("parse" in line and "program.py:3" in line for line in lines)
 
 
+EXECUTOR = """
+import concurrent.futures, sys, time
+def parse(n): return sum(i * i for i in range(300_000))
+def fetch(n): time.sleep(0.1); return parse(n)
+if __name__ == "__main__":
+    with getattr(concurrent.futures, sys.argv[1])(2) as pool: list(pool.map(fetch, range(6)))
+"""
+
+
+@pytest.mark.parametrize("way", ["ThreadPoolExecutor", "ProcessPoolExecutor"])
+def test_an_executor_which_function_waits_and_which_computes(run, sonde_cli, way: str) -> None:
+    run(EXECUTOR, way, **RECORDED)
+    lines = sonde_cli("tree", "program.py").stdout.splitlines()
+    assert any("parse" in line and "program.py:3" in line for line in lines)
+    assert any("time.sleep" in line and "program.py:4" in line for line in lines)
+
+
+DISTRIBUTED = """
+import time
+from dask.distributed import Client, LocalCluster
+def parse(n): return sum(i * i for i in range(300_000))
+def merge(parts): time.sleep(0.5); return sum(parts)
+if __name__ == "__main__":
+    with LocalCluster(n_workers=2, threads_per_worker=1, dashboard_address=None) as cluster:
+        with Client(cluster) as client:
+            parts = client.map(parse, range(10))
+            print(client.submit(merge, parts).result())
+"""
+
+
+def test_dask_with_workers_which_function_they_are_in(run, sonde_cli) -> None:
+    pytest.importorskip("distributed")
+    run(DISTRIBUTED, **RECORDED)
+    lines = sonde_cli("tree", "program.py", "--limit", "0").stdout.splitlines()
+    assert any("parse" in line and "program.py:4" in line for line in lines)
+    assert any("time.sleep" in line and "program.py:5" in line for line in lines)
+    assert not [line for line in lines if "spawn_main" in line]
+
+
 DASK = """
 import dask, time
 @dask.delayed
@@ -277,26 +316,28 @@ def test_dask_which_function_the_threads_are_in(run, sonde_cli) -> None:
 
 
 NOTEBOOK = """
-from jupyter_client.manager import start_new_kernel
-manager, client = start_new_kernel(kernel_name="python3")
-shown = []
-def hook(message):
-    if message["msg_type"] in ("execute_result", "display_data"):
-        shown.append(message["content"]["data"].get("text/html", ""))
-try:
-    client.execute_interactive("%load_ext sonde", output_hook=hook, timeout=200)
-    cell = "%%sonde\\ndef slow():\\n    return sum(i * i for i in range(8_000_000))\\nslow()"
-    client.execute_interactive(cell, output_hook=hook, timeout=200)
-finally:
-    client.stop_channels(); manager.shutdown_kernel(now=True)
-print("\\n".join(shown))
+import nbformat
+from nbclient import NotebookClient
+book = nbformat.v4.new_notebook()
+cells = ("%load_ext sonde", "%%sonde\\nimport time\\ndef slow():\\n"
+         "    return sum(i * i for i in range(4_000_000))\\nslow()\\ntime.sleep(0.3)",
+         "import sonde; sonde.start(collector='off')\\nslow()", "%sonde tree")
+book.cells = [nbformat.v4.new_code_cell(cell) for cell in cells]
+NotebookClient(book, timeout=200, kernel_name="python3").execute()
+for cell in book.cells:
+    for output in cell.outputs:
+        if output.output_type == "stream": print(output.text)
+        if output.output_type == "execute_result": print(*output.data.values(), sep="\\n")
 """
 
 
 def test_jupyter_where_the_time_of_a_cell_went(run) -> None:
-    pytest.importorskip("ipykernel"), pytest.importorskip("jupyter_client")
+    pytest.importorskip("ipykernel"), pytest.importorskip("nbclient")
     shown = run(NOTEBOOK, SONDE_COLLECTOR="off").stdout
-    assert "<table>" in shown and "slow" in shown
+    assert "<table>" in shown and "line   4  slow()" in shown
+    assert "line   5  time.sleep(0.3)" in shown
+    tree = shown.partition("   total  share")[2].splitlines()
+    assert any("slow" in line and "ipykernel_" in line for line in tree), shown
 
 
 @pytest.mark.parametrize("tool", ["pytest", "mypy"])
