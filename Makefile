@@ -20,7 +20,7 @@ FILE_SYSTEMS ?= ext4 xfs btrfs tmpfs fuse
 CC ?= cc
 CFLAGS_STRICT := -std=gnu11 -O2 -Wall -Wextra -Werror -Wshadow -Wstrict-prototypes -Wundef -fPIC
 
-.PHONY: demo test frameworks check check-core check-duckdb check-native bench stress stress-one test-all test-free test-free-one test-scale test-torch test-torch-one pythons wheels docs clean polyfill
+.PHONY: demo test frameworks check check-core check-duckdb check-native test-gpu bench stress stress-one test-all test-free test-free-one test-scale test-torch test-torch-one pythons wheels docs clean polyfill
 
 demo: $(VENV)/.installed
 	$(BIN)/sonde demo
@@ -59,6 +59,11 @@ build/check/%.o: src/sonde/_core/%.c $(shell find src/sonde/_core -name '*.h')
 # The core under AddressSanitizer and UndefinedBehaviorSanitizer, fed with damaged files.
 check-native: $(VENV)/.installed $(VENV)/.test
 	$(BIN)/python tests/native/run.py --seconds $(NATIVE_SECONDS)
+
+# Whatever needs an NVIDIA GPU and a PyTorch that can use it; without them all of it is left out.
+GPU_TESTS := $(addprefix tests/job/sources/test_,$(addsuffix .py,kernel cuda cuda_memory capture collective oom variable))
+test-gpu: $(VENV)/.installed $(VENV)/.test
+	$(BIN)/python -m pytest -q -rs $(GPU_TESTS)
 
 bench: $(VENV)/.installed $(VENV)/.bench
 	$(BIN)/python benchmarks/run.py

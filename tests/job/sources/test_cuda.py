@@ -10,6 +10,7 @@ import pytest
 
 import sonde
 from sonde.session import list_sessions
+from support.needs import need_cuda
 from support.places import NATIVE
 
 TORCH = """
@@ -46,6 +47,40 @@ print(bare == seen == work(), status)
 sonde.start(collector="off", **{"source.torch": "off"})
 read_loss()
 sonde.stop()
+"""
+
+DEVICE = """
+import os, sonde, torch, warnings
+warnings.simplefilter("ignore")
+numbers = torch.arange(1 << 20, device="cuda", dtype=torch.float32)
+pinned, plain = torch.ones(1 << 20).pin_memory(), torch.ones(1 << 20)
+def wait():
+    for _ in range(5):
+        torch.cuda.synchronize()
+def read():
+    return [float(numbers[at]) for at in range(5)]
+def copy():
+    return float((pinned.to("cuda", non_blocking=True) + plain.to("cuda")).sum())
+def replay():
+    graph = torch.cuda.CUDAGraph()
+    with torch.cuda.graph(graph):
+        doubled = numbers * 2
+    graph.replay()
+    return float(doubled.sum())
+def work():
+    wait()
+    return read(), copy(), replay()
+def fork():
+    pid = os.fork()
+    if pid == 0:
+        os._exit(len([bytes(100) for _ in range(10_000)]) % 100 + 7)
+    return os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1])
+bare = work()
+sonde.start(collector="off", **{"source.torch": "off"})
+seen, child = work(), fork()
+again = work()
+sonde.stop()
+print(bare == seen == again == work(), child)
 """
 
 
@@ -104,3 +139,26 @@ def test_waits_copies_and_launches_are_seen_and_nothing_changes(run, root, prete
     ]
     again = sonde.open(second.folder).query("SELECT func FROM python.cuda_call").to_pylist()
     assert again == [{"func": "read_loss"}]  # what was given back can be taken again
+
+
+def test_waits_and_copies_of_a_real_device_are_seen_beside_graphs_and_forks(
+    run_torch, root
+) -> None:
+    need_cuda()
+    assert run_torch("import torch\n" + DEVICE).stdout.splitlines()[-1] == "True 7"
+    first = min(list_sessions(str(root)), key=lambda session: session.start_wall_ns)
+    query = sonde.open(first.folder).query
+    waits = query(
+        "SELECT func, SUM(calls)::INT AS calls FROM python.cuda_call WHERE kind = 'synchronize'"
+        " AND func IN ('wait', 'read') GROUP BY 1 ORDER BY 1 DESC"
+    ).to_pylist()
+    assert waits[0] == {"func": "wait", "calls": 10}
+    assert waits[1]["func"] == "read" and waits[1]["calls"] >= 10
+    copies = query(
+        "SELECT DISTINCT direction, pinned, bytes FROM python.cuda_call"
+        " WHERE kind = 'copy' AND func = 'copy' AND bytes = 4194304 ORDER BY pinned"
+    ).to_pylist()
+    assert [tuple(row.values()) for row in copies] == [
+        ("host to device", False, 1 << 22),
+        ("host to device", True, 1 << 22),
+    ]

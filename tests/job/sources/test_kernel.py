@@ -5,6 +5,8 @@ from __future__ import annotations
 import json
 import os
 
+import pytest
+
 import sonde
 from sonde.session import list_sessions
 from support.needs import need, need_cuda
@@ -43,6 +45,77 @@ with profile(activities=[ProfilerActivity.CPU, ProfilerActivity.CUDA]) as prof:
     torch.cuda.synchronize()
 works = [e for e in prof.events() if str(e.device_type).endswith("CUDA") and not e.is_user_annotation]
 print(json.dumps([len(works) / 10, sum(e.time_range.elapsed_us() for e in works) * 100]))
+"""
+
+# A profiler of the program's own at every distance from our windows, which come at every fourth step.
+COMPANY = """
+from torch.profiler import ProfilerActivity, profile
+activities = [ProfilerActivity.CPU] + [ProfilerActivity.CUDA] * (data.device.type == "cuda")
+def count_works(prof):
+    return sum(str(e.device_type).endswith("CUDA") and not e.is_user_annotation for e in prof.events())
+seen = []
+for between in range(8):
+    for _ in range(between): step()
+    with profile(activities=activities) as prof:
+        for _ in range(3): step()
+        if data.device.type == "cuda": torch.cuda.synchronize()
+    tanhs = [event.name for event in prof.events()].count("aten::tanh")
+    assert tanhs == 3, (between, tanhs)
+    seen.append(count_works(prof))
+for _ in range(20): step()                # ours work again afterwards
+sonde.stop()
+with profile(activities=activities) as prof:
+    for _ in range(3): step()
+    if data.device.type == "cuda": torch.cuda.synchronize()
+print(json.dumps([seen, count_works(prof)]))
+"""
+# The same computation captured as a graph at every distance from our windows, and replayed in some of them.
+GRAPHS = """
+import copy
+frozen = copy.deepcopy(model)
+with torch.no_grad():
+    right = frozen(data)
+side = torch.cuda.Stream()
+side.wait_stream(torch.cuda.current_stream())
+with torch.no_grad(), torch.cuda.stream(side):
+    for _ in range(3): frozen(data)
+torch.cuda.current_stream().wait_stream(side)
+torch.cuda.synchronize()
+for between in range(8):
+    for _ in range(between): step()
+    graph = torch.cuda.CUDAGraph()
+    with torch.no_grad(), torch.cuda.graph(graph):
+        answer = frozen(data)
+    for _ in range(8):
+        graph.replay()
+        step()
+    torch.cuda.synchronize()
+    assert torch.equal(answer, right), between
+sonde.stop()
+graph.replay()
+torch.cuda.synchronize()
+assert torch.equal(answer, right)
+print("unharmed")
+"""
+# Children at every distance from our windows; those of a program that uses CUDA may only use the processor.
+FORKS = """
+import os, warnings
+warnings.simplefilter("ignore")
+from torch.autograd import profiler as inner
+ends, inside = [], 0
+for _ in range(24):
+    step()
+    inside += inner._is_profiler_enabled
+    pid = os.fork()
+    if pid == 0:
+        kept = [bytes(100) for _ in range(10_000)]
+        os._exit(len(kept) % 100 + 7)
+    ends.append(os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1]))
+for _ in range(12): step()
+loss = float(model(data).sum())
+sonde.stop()
+assert loss == loss and set(ends) == {7}, (loss, ends)
+print("unharmed", inside > 0)
 """
 
 
@@ -131,3 +204,33 @@ def test_sums_of_a_real_device_are_those_of_torchs_profiler(run_torch) -> None:
     assert places["known"] > 0 and places["back"] > 0
     idle = query("SELECT DISTINCT kernel FROM python.kernel_sum WHERE kind = 'idle'")
     assert {one["kernel"] for one in idle} <= {"nothing launched", "synchronisation", "queued"}
+
+
+def count_windows() -> int:
+    """Return how many steps have sums in the recording of the program, not of its children."""
+    first = min(list_sessions(os.environ["SONDE_DIR"]), key=lambda session: session.start_wall_ns)
+    rows = sonde.open(first.folder).query("SELECT COUNT(DISTINCT step) AS n FROM python.kernel_sum")
+    return rows["n"][0].as_py()
+
+
+@pytest.mark.parametrize("device", ["cpu", "cuda"])
+def test_the_programs_own_profiler_sees_all_of_its_steps(run_torch, device: str) -> None:
+    if device == "cuda":
+        need_cuda()
+    seen, alone = json.loads(run_torch(head(device) + COMPANY).stdout.splitlines()[-1])
+    assert (alone > 0) == (device == "cuda") and seen == [alone] * 8
+    assert count_windows() >= 2
+
+
+@pytest.mark.parametrize("device", ["cpu", "cuda"])
+def test_children_forked_in_a_window_end_as_they_should(run_torch, device: str) -> None:
+    if device == "cuda":
+        need_cuda()
+    assert run_torch(head(device) + FORKS).stdout.splitlines()[-1] == "unharmed True"
+    assert count_windows() >= 2
+
+
+def test_graphs_are_captured_and_replayed_beside_windows(run_torch) -> None:
+    need_cuda()
+    assert run_torch(head("cuda") + GRAPHS).stdout.splitlines()[-1] == "unharmed"
+    assert count_windows() >= 2
