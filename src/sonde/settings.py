@@ -249,8 +249,9 @@ _FIXED = (
         "running threads are in; needs libdw: pip install 'sonde[native]'"),
     Key("stack.fatal", parse_switch, True, "sample all threads once more before a signal such as "
         "SIGSEGV ends the program"),
-    Key("heap.every", parse_size, 512 * 2**10, "bytes that Python allocates between two samples of "
-        "its heap, on average", changeable=True, low=2**8, high=2**40),
+    Key("heap.every", parse_size, 0, "bytes that Python allocates between two samples of its heap, "
+        "on average; 0: 512 KiB, and more while samples would take over 0.3 % of the time",
+        changeable=True, low=0, high=2**40),
     Key("code.mine", parse_globs, "", "files that count as the user's own code, although they lie "
         "where libraries do: */site-packages/myapp/*", changeable=True),
     Key("snapshot.every", parse_duration, 0.0, "time between two snapshots; 0: only on request",

@@ -23,7 +23,7 @@ class HeapSampling:
 
     RING_BYTES = 2**16
     t_ns: i64 = column("when", "ns")
-    every_bytes: i64 = column("bytes between two samples, on average: heap.every", "bytes")
+    every_bytes: i64 = column("bytes between two samples, on average, at that moment", "bytes")
     samples: u64 = column("blocks that were sampled")
     frees: u64 = column("sampled blocks that were freed or moved")
     blocks_lost: u64 = column("samples that found no room and do not count: raise heap.every")

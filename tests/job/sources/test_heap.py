@@ -144,6 +144,38 @@ def test_it_is_switched_on_and_off_live_and_tells_what_grew_between_two_moments(
     assert states == [{"state": "off"}]
 
 
+CHURNS = """
+import numpy, sonde
+sonde.start(collector="off", source_heap="on", **settings)
+def churn():
+    for _ in range(60_000):
+        numpy.empty(100_000, numpy.uint8)
+churn()
+sonde.stop()
+"""
+
+
+@pytest.mark.parametrize("settings", [{}, {"heap_every": "512KiB"}])
+def test_a_program_that_allocates_fast_gets_fewer_samples_unless_told_how_many(
+    run, root, settings
+) -> None:
+    run(f"settings = {settings}\n" + CHURNS)
+    (churned,) = read(
+        root,
+        "SELECT SUM(allocated_bytes)::BIGINT AS bytes FROM python.heap WHERE func = 'churn'",
+    )
+    (row,) = read(
+        root,
+        "SELECT MAX(samples) AS samples, MAX(every_bytes) AS every FROM python.heap_sampling",
+    )
+    # 6 GB, of which 512 KiB are less than a microsecond's work: samples would take most of the time.
+    if settings:
+        assert row["every"] == 2**19 and row["samples"] > 10_000
+    else:
+        assert row["every"] > 2**19 and row["samples"] < 8_000
+    assert churned["bytes"] == pytest.approx(60_000 * 100_000, rel=0.1 if settings else 0.6)
+
+
 HARM = (
     START
     + """

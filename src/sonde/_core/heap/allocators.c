@@ -13,6 +13,7 @@
  * new words they read is right, because ours have the same `ctx` as those before, and do not use it.
  */
 #include "heap/allocators.h"
+#include "heap/pace.h"
 #include "heap/samples.h"
 
 #include <errno.h>
@@ -20,26 +21,20 @@
 
 #if SONDE_HAS_FRAMES && !defined(Py_GIL_DISABLED)
 
-enum { SMALL = 512, MEM = 0, OBJ, RAW, DOMAINS, LIBRARY = DOMAINS, TORCH, ALL };
+enum { SMALL = 512, OBJ = SONDE_OBJ, MEM = SONDE_MEM, RAW = SONDE_RAW, DOMAINS = SONDE_DOMAINS, LIBRARY, TORCH };
 
-static const PyMemAllocatorDomain domains[DOMAINS] = {PYMEM_DOMAIN_MEM, PYMEM_DOMAIN_OBJ, PYMEM_DOMAIN_RAW};
-static void *c_malloc(void *Py_UNUSED(ctx), size_t size) { return malloc(size); }
-static void *c_calloc(void *Py_UNUSED(ctx), size_t n, size_t each) { return calloc(n, each); }
-static void *c_realloc(void *Py_UNUSED(ctx), void *block, size_t size) { return realloc(block, size); }
-static void c_free(void *Py_UNUSED(ctx), void *block) { free(block); }
+static const PyMemAllocatorDomain domains[DOMAINS] = {PYMEM_DOMAIN_OBJ, PYMEM_DOMAIN_MEM, PYMEM_DOMAIN_RAW};
+static PyMemAllocatorEx *const before = sonde_heap_now.before;
 static void *(*torch_alloc)(size_t);
 static void (*torch_free)(void *);
-static void *call_torch_alloc(void *Py_UNUSED(ctx), size_t size) { return torch_alloc(size); }
-static void call_torch_free(void *Py_UNUSED(ctx), void *block) { torch_free(block); }
-static PyMemAllocatorEx before[ALL] = {[LIBRARY] = {NULL, c_malloc, c_calloc, c_realloc, c_free},
-                                       [TORCH] = {NULL, call_torch_alloc, NULL, NULL, call_torch_free}};
 static int is_whole[DOMAINS]; /* all sizes are counted here; none is passed on to `raw` */
 /* The size of a small block that is being asked for as a larger one; or PROBE, which whoever sees it
  * resets. */
 static __thread size_t drawn;
 #define PROBE SIZE_MAX
 /* Apart from the hot path, which would have to make room for its variables. */
-#define APART __attribute__((noinline))
+#define APART __attribute__((noinline, cold))
+#define SELDOM(condition) __builtin_expect((condition), 0)
 
 static PyThreadState *find_state(int domain)
 {
@@ -67,19 +62,47 @@ static inline int is_sampled(const void *address)
  * ones of interpreters with a GIL each, may so be sampled a little less often than they should be. */
 static inline int is_drawn_from(int64_t *counter, size_t size)
 {
-    int64_t left = sonde_load_relaxed(counter) - (int64_t)size;
-    sonde_store_relaxed(counter, left);
-    return __builtin_expect(left <= 0, 0);
+    int64_t left = sonde_load_relaxed(counter);
+    sonde_store_relaxed(counter, left - (int64_t)size);
+    return left <= (int64_t)size;
 }
 
-static inline int is_small_drawn(size_t size) { return is_drawn_from(&sonde_heap_now.small_left, size); }
+/* ---- whoever served a call before us -------------------------------------------------------- */
+
+/* `domain` is a constant wherever this is hot; `ctx` is what we were called with. */
+static inline void *pass_malloc(int domain, void *ctx, size_t size)
+{
+    return domain == LIBRARY ? malloc(size)
+           : domain == TORCH ? torch_alloc(size)
+                             : before[domain].malloc(ctx, size);
+}
+
+static inline void *pass_calloc(int domain, void *ctx, size_t n, size_t each)
+{
+    return domain == LIBRARY ? calloc(n, each) : before[domain].calloc(ctx, n, each);
+}
+
+static inline void *pass_realloc(int domain, void *ctx, void *old, size_t size)
+{
+    return domain == LIBRARY ? realloc(old, size) : before[domain].realloc(ctx, old, size);
+}
+
+static inline void pass_free(int domain, void *ctx, void *block)
+{
+    if (domain == LIBRARY)
+        free(block);
+    else if (domain == TORCH)
+        torch_free(block);
+    else
+        before[domain].free(ctx, block);
+}
 
 /* ---- `raw`, and whatever is not pymalloc ---------------------------------------------------- */
 
 /* Is this block to be sampled? */
 static inline int is_drawn(size_t size)
 {
-    return __builtin_expect(sonde_load_relaxed(&sonde_heap_now.draws) != 0, 0) ||
+    return sonde_load_relaxed(&sonde_heap_now.draws) != 0 ||
            is_drawn_from(&sonde_heap_now.large_left, size);
 }
 
@@ -95,34 +118,34 @@ static size_t confirm(size_t size)
     /* Somebody else draws a small block: then this one has not been counted yet. */
     if (sonde_load_relaxed(&sonde_heap_now.large_left) > 0 && !is_drawn_from(&sonde_heap_now.large_left, size))
         return 0;
-    sonde_store_relaxed(&sonde_heap_now.large_left, sonde_heap_draw());
+    sonde_store_relaxed(&sonde_heap_now.large_left, sonde_pace_draw());
     return size ? size : 1;
 }
 
-static APART void *confirm_malloc(int domain, size_t size)
+static APART void *confirm_malloc(void *ctx, size_t size, int domain)
 {
     size_t asked = confirm(size);
-    void *block = before[domain].malloc(before[domain].ctx, size);
+    void *block = pass_malloc(domain, ctx, size);
     if (asked && block != NULL)
         sonde_heap_add(block, asked, find_state(domain));
     return block;
 }
 
-static APART void *confirm_calloc(int domain, size_t n, size_t each)
+static APART void *confirm_calloc(void *ctx, size_t n, size_t each, int domain)
 {
     size_t asked = confirm(n * each);
-    void *block = before[domain].calloc(before[domain].ctx, n, each);
+    void *block = pass_calloc(domain, ctx, n, each);
     if (asked && block != NULL)
         sonde_heap_add(block, asked, find_state(domain));
     return block;
 }
 
-static APART void *confirm_realloc(int domain, void *old, size_t size, int is_new)
+static APART void *confirm_realloc(void *ctx, void *old, size_t size, int domain, int is_new)
 {
     sonde_block was;
     size_t asked = is_new ? confirm(size) : 0;
     int is_known = old != NULL && is_sampled(old) && sonde_heap_take(old, &was);
-    void *block = before[domain].realloc(before[domain].ctx, old, size);
+    void *block = pass_realloc(domain, ctx, old, size);
     if (is_known && block == NULL)
         sonde_heap_put_back(&was);
     else if (is_known)
@@ -132,55 +155,58 @@ static APART void *confirm_realloc(int domain, void *old, size_t size, int is_ne
     return block;
 }
 
-static APART void confirm_free(int domain, void *block)
+static APART void confirm_free(void *ctx, void *block, int domain)
 {
     sonde_block was;
     /* Before it is freed: afterwards its address may be somebody else's. */
     if (sonde_heap_take(block, &was))
         sonde_heap_freed(&was);
-    before[domain].free(before[domain].ctx, block);
+    pass_free(domain, ctx, block);
 }
 
-static inline void *large_malloc(int domain, size_t size)
+static inline void *large_malloc(int domain, void *ctx, size_t size)
 {
-    const PyMemAllocatorEx *to = &before[domain];
-    return is_drawn(size) ? confirm_malloc(domain, size) : to->malloc(to->ctx, size);
+    if (SELDOM(is_drawn(size)))
+        return confirm_malloc(ctx, size, domain);
+    return pass_malloc(domain, ctx, size);
 }
 
-static inline void *large_calloc(int domain, size_t n, size_t each)
+static inline void *large_calloc(int domain, void *ctx, size_t n, size_t each)
 {
-    const PyMemAllocatorEx *to = &before[domain];
     size_t size;
-    if (!__builtin_mul_overflow(n, each, &size) && is_drawn(size))
-        return confirm_calloc(domain, n, each);
-    return to->calloc(to->ctx, n, each);
+    if (SELDOM(!__builtin_mul_overflow(n, each, &size) && is_drawn(size)))
+        return confirm_calloc(ctx, n, each, domain);
+    return pass_calloc(domain, ctx, n, each);
 }
 
-static inline void *large_realloc(int domain, void *old, size_t size)
+static inline void *large_realloc(int domain, void *ctx, void *old, size_t size)
 {
-    const PyMemAllocatorEx *to = &before[domain];
     int is_new = is_drawn(size);
-    return is_new || is_sampled(old) ? confirm_realloc(domain, old, size, is_new)
-                                     : to->realloc(to->ctx, old, size);
+    if (SELDOM(is_new || is_sampled(old)))
+        return confirm_realloc(ctx, old, size, domain, is_new);
+    return pass_realloc(domain, ctx, old, size);
 }
 
-static inline void large_free(int domain, void *block)
+static inline void large_free(int domain, void *ctx, void *block)
 {
-    const PyMemAllocatorEx *to = &before[domain];
-    if (__builtin_expect(is_sampled(block), 0))
-        confirm_free(domain, block);
+    if (SELDOM(is_sampled(block)))
+        confirm_free(ctx, block, domain);
     else
-        to->free(to->ctx, block);
+        pass_free(domain, ctx, block);
 }
 
 /* ---- pymalloc --------------------------------------------------------------------------------- */
 
-/* Begin to ask for a small block as if it were a larger one. */
-static void begin_draw(size_t size)
+/* Begin to ask for a small block as if it were a larger one. All sizes are counted here, because that is
+ * quicker than to leave some out; but a large block is passed on to `raw`, which draws for itself: 0. */
+static int begin_draw(size_t size)
 {
-    sonde_store_relaxed(&sonde_heap_now.small_left, sonde_heap_draw());
+    sonde_store_relaxed(&sonde_heap_now.small_left, sonde_pace_draw());
+    if (size > SMALL)
+        return 0;
     drawn = size ? size : 1;
     sonde_add_relaxed(&sonde_heap_now.draws, 1);
+    return 1;
 }
 
 static void end_draw(void)
@@ -189,53 +215,53 @@ static void end_draw(void)
     drawn = 0;
 }
 
-static APART void *draw_malloc(int domain, size_t size)
+static APART void *draw_malloc(void *ctx, size_t size, int domain)
 {
-    begin_draw(size);
-    void *block = before[domain].malloc(before[domain].ctx, SMALL + 1);
+    if (!begin_draw(size))
+        return pass_malloc(domain, ctx, size);
+    void *block = pass_malloc(domain, ctx, SMALL + 1);
     end_draw();
     return block;
 }
 
-static APART void *draw_calloc(int domain, size_t size)
+static APART void *draw_calloc(void *ctx, size_t n, size_t each, int domain)
 {
-    begin_draw(size);
-    void *block = before[domain].calloc(before[domain].ctx, 1, SMALL + 1);
-    end_draw();
-    return block;
-}
-
-static APART void *draw_realloc(int domain, void *old, size_t size)
-{
-    begin_draw(size);
-    void *block = before[domain].realloc(before[domain].ctx, old, SMALL + 1);
-    end_draw();
-    return block;
-}
-
-static inline void *small_malloc(int domain, size_t size)
-{
-    const PyMemAllocatorEx *to = &before[domain];
-    if (size <= SMALL && is_small_drawn(size))
-        return draw_malloc(domain, size);
-    return to->malloc(to->ctx, size);
-}
-
-static inline void *small_calloc(int domain, size_t n, size_t each)
-{
-    const PyMemAllocatorEx *to = &before[domain];
     size_t size;
-    if (!__builtin_mul_overflow(n, each, &size) && size <= SMALL && is_small_drawn(size))
-        return draw_calloc(domain, size);
-    return to->calloc(to->ctx, n, each);
+    if (__builtin_mul_overflow(n, each, &size) || !begin_draw(size))
+        return pass_calloc(domain, ctx, n, each);
+    void *block = pass_calloc(domain, ctx, 1, SMALL + 1);
+    end_draw();
+    return block;
 }
 
-static inline void *small_realloc(int domain, void *old, size_t size)
+static APART void *draw_realloc(void *ctx, void *old, size_t size, int domain)
 {
-    const PyMemAllocatorEx *to = &before[domain];
-    if (size <= SMALL && is_small_drawn(size))
-        return draw_realloc(domain, old, size);
-    return to->realloc(to->ctx, old, size);
+    if (!begin_draw(size))
+        return pass_realloc(domain, ctx, old, size);
+    void *block = pass_realloc(domain, ctx, old, SMALL + 1);
+    end_draw();
+    return block;
+}
+
+static inline void *small_malloc(int domain, void *ctx, size_t size)
+{
+    if (SELDOM(is_drawn_from(&sonde_heap_now.small_left, size)))
+        return draw_malloc(ctx, size, domain);
+    return pass_malloc(domain, ctx, size);
+}
+
+static inline void *small_calloc(int domain, void *ctx, size_t n, size_t each)
+{
+    if (SELDOM(is_drawn_from(&sonde_heap_now.small_left, n * each)))
+        return draw_calloc(ctx, n, each, domain);
+    return pass_calloc(domain, ctx, n, each);
+}
+
+static inline void *small_realloc(int domain, void *ctx, void *old, size_t size)
+{
+    if (SELDOM(is_drawn_from(&sonde_heap_now.small_left, size)))
+        return draw_realloc(ctx, old, size, domain);
+    return pass_realloc(domain, ctx, old, size);
 }
 
 /* ---- the hooks themselves ---------------------------------------------------------------------- */
@@ -243,25 +269,21 @@ static inline void *small_realloc(int domain, void *old, size_t size)
 #define HOOKS(name, size_class, domain)                                                       \
     static void *name##_malloc(void *ctx, size_t size)                                        \
     {                                                                                         \
-        (void)ctx;                                                                            \
-        return size_class##_malloc(domain, size);                                             \
+        return size_class##_malloc(domain, ctx, size);                                        \
     }                                                                                         \
     static void *name##_calloc(void *ctx, size_t n, size_t each)                              \
     {                                                                                         \
-        (void)ctx;                                                                            \
-        return size_class##_calloc(domain, n, each);                                          \
+        return size_class##_calloc(domain, ctx, n, each);                                     \
     }                                                                                         \
     static void *name##_realloc(void *ctx, void *block, size_t size)                          \
     {                                                                                         \
-        (void)ctx;                                                                            \
-        return size_class##_realloc(domain, block, size);                                     \
+        return size_class##_realloc(domain, ctx, block, size);                                \
     }
 
 #define FREE_HOOK(name, domain)                                                               \
     static void name##_free(void *ctx, void *block)                                           \
     {                                                                                         \
-        (void)ctx;                                                                            \
-        large_free(domain, block);                                                            \
+        large_free(domain, ctx, block);                                                       \
     }
 
 HOOKS(mem, small, MEM)
@@ -277,12 +299,12 @@ FREE_HOOK(whole_obj, OBJ)
 #define SMALL_ONLY(name) {NULL, name##_malloc, name##_calloc, name##_realloc, NULL}
 
 static const PyMemAllocatorEx hooks[DOMAINS][2] = {
-    {SMALL_ONLY(mem), WHOLE(whole_mem)}, {SMALL_ONLY(obj), WHOLE(whole_obj)}, {WHOLE(raw), WHOLE(raw)}};
+    {SMALL_ONLY(obj), WHOLE(whole_obj)}, {SMALL_ONLY(mem), WHOLE(whole_mem)}, {WHOLE(raw), WHOLE(raw)}};
 
-void *sonde_library_malloc(size_t size) { return large_malloc(LIBRARY, size); }
-void *sonde_library_calloc(size_t n, size_t each) { return large_calloc(LIBRARY, n, each); }
-void *sonde_library_realloc(void *block, size_t size) { return large_realloc(LIBRARY, block, size); }
-void sonde_library_free(void *block) { large_free(LIBRARY, block); }
+void *sonde_library_malloc(size_t size) { return large_malloc(LIBRARY, NULL, size); }
+void *sonde_library_calloc(size_t n, size_t each) { return large_calloc(LIBRARY, NULL, n, each); }
+void *sonde_library_realloc(void *block, size_t size) { return large_realloc(LIBRARY, NULL, block, size); }
+void sonde_library_free(void *block) { large_free(LIBRARY, NULL, block); }
 
 void sonde_torch_calls(void *alloc, void *release)
 {
@@ -290,8 +312,8 @@ void sonde_torch_calls(void *alloc, void *release)
     torch_free = (void (*)(void *))release;
 }
 
-void *sonde_torch_alloc(size_t size) { return large_malloc(TORCH, size); }
-void sonde_torch_free(void *block) { large_free(TORCH, block); }
+void *sonde_torch_alloc(size_t size) { return large_malloc(TORCH, NULL, size); }
+void sonde_torch_free(void *block) { large_free(TORCH, NULL, block); }
 
 /* ---- putting them there ------------------------------------------------------------------------- */
 

@@ -4,6 +4,7 @@
 #include "heap/library_slots.h"
 #include "heap/samples.h"
 #include "kernel/fork.h"
+#include "kernel/read_memory.h"
 
 #include <errno.h>
 
@@ -77,8 +78,8 @@ static PyObject *heap_start(HeapObject *self, PyObject *args)
     long long every;
     if (!PyArg_ParseTuple(args, "L", &every))
         return NULL;
-    if (every < 1 || self->is_open) {
-        PyErr_SetString(PyExc_ValueError, "start(every): once, with at least one byte");
+    if (every < 0 || self->is_open) {
+        PyErr_SetString(PyExc_ValueError, "start(every): once, with no negative number");
         return NULL;
     }
     const char *mismatch = sonde_layout_mismatch();
@@ -105,6 +106,7 @@ static PyObject *heap_stop(HeapObject *self, PyObject *Py_UNUSED(none))
         sonde_heap_end();
         sonde_library_give_back();
         sonde_allocators_give_back();
+        sonde_memory_close(); /* a sampler of stacks opens it again */
     }
     self->is_open = 0;
     Py_DECREF(self);
@@ -134,7 +136,7 @@ static PyObject *heap_set_every(HeapObject *self, PyObject *args)
     long long every;
     if (!PyArg_ParseTuple(args, "L", &every))
         return NULL;
-    if (is_ours(self) && every > 0)
+    if (is_ours(self) && every >= 0)
         sonde_heap_every(every);
     Py_RETURN_NONE;
 }
@@ -168,7 +170,8 @@ static PyObject *heap_is_complete(HeapObject *Py_UNUSED(self), void *Py_UNUSED(c
 #endif
 
 static PyMethodDef heap_methods[] = {
-    {"start", (PyCFunction)heap_start, METH_VARARGS, "start(every): sample one in so many bytes, on average."},
+    {"start", (PyCFunction)heap_start, METH_VARARGS,
+     "start(every): sample one in so many bytes, on average; 0: as many as are cheap."},
     {"stop", (PyCFunction)heap_stop, METH_NOARGS, "Sample no more, and leave the allocators as they were."},
     {"add_library", (PyCFunction)heap_add_library, METH_VARARGS,
      "add_library(path): also sample what this library asks the C library for."},

@@ -7,7 +7,9 @@
 #define _GNU_SOURCE 1
 #include "heap/samples.h"
 #include "heap/object_type.h"
+#include "heap/pace.h"
 #include "kernel/fork.h"
+#include "kernel/read_memory.h"
 
 #include <errno.h>
 #include <math.h>
@@ -44,18 +46,23 @@ typedef struct {
 
 static uint8_t counts[SONDE_FILTER_BYTES];
 static const uint8_t nothing[SONDE_FILTER_BYTES]; /* never touched: takes no memory */
-static uint64_t seed; /* atomic */
-SONDE_CHANGED_IN_CHILD static int64_t every; /* atomic; 0: nothing is sampled */
 SONDE_CHANGED_IN_CHILD static pthread_mutex_t lock = PTHREAD_MUTEX_INITIALIZER; /* guards `heap` and `counts` */
 SONDE_CHANGED_IN_CHILD static sonde_heap heap;
-SONDE_CHANGED_IN_CHILD sonde_heap_counts sonde_heap_now = {INT64_MAX, INT64_MAX, 0, nothing};
+SONDE_CHANGED_IN_CHILD __attribute__((aligned(64))) sonde_heap_counts sonde_heap_now = {
+    INT64_MAX, INT64_MAX, 0, nothing, {{0}}};
 
 static void rest(void)
 {
-    sonde_store_relaxed(&every, 0);
+    sonde_pace_end();
     sonde_store_relaxed(&sonde_heap_now.small_left, INT64_MAX);
     sonde_store_relaxed(&sonde_heap_now.large_left, INT64_MAX);
     sonde_store_relaxed(&sonde_heap_now.filter, nothing);
+}
+
+static void draw_anew(void)
+{
+    sonde_store_relaxed(&sonde_heap_now.small_left, sonde_pace_draw());
+    sonde_store_relaxed(&sonde_heap_now.large_left, sonde_pace_draw());
 }
 
 static void leave_to_parent(void)
@@ -68,21 +75,6 @@ static void leave_to_parent(void)
 }
 
 SONDE_IN_CHILD(leave_to_parent)
-
-/* Return a random number between 0 and 1, neither of which it is. Any thread. */
-static double draw_part(void)
-{
-    uint64_t z = sonde_add_relaxed(&seed, 0x9e3779b97f4a7c15u);
-    z = (z ^ z >> 30) * 0xbf58476d1ce4e5b9u;
-    z = (z ^ z >> 27) * 0x94d049bb133111ebu;
-    return ((double)((z ^ z >> 31) >> 12) + 0.5) * 0x1p-52;
-}
-
-int64_t sonde_heap_draw(void)
-{
-    int64_t mean = sonde_load_relaxed(&every);
-    return mean == 0 ? INT64_MAX : 1 + (int64_t)(-log(draw_part()) * (double)mean);
-}
 
 /* ---- sums and rows ------------------------------------------------------------------------ */
 
@@ -136,7 +128,7 @@ static void write_sampling(int64_t now_ns)
     sonde_heap_sampling_row *sums = &heap.state->sums;
     uint64_t words[sizeof *sums / 8];
     sums->t_ns = now_ns;
-    sums->every_bytes = sonde_load_relaxed(&every);
+    sums->every_bytes = sonde_pace_every();
     sums->blocks = heap.state->blocks.used;
     sums->stacks = heap.files.home.nodes.count;
     sums->stacks_lost = sonde_load_relaxed(&heap.files.home.nodes.shared->lost);
@@ -204,12 +196,12 @@ static uint32_t find_node(PyThreadState *state)
 
 static void add(uintptr_t address, size_t size, PyThreadState *state)
 {
-    double part = -expm1(-(double)size / (double)sonde_load_relaxed(&every));
+    double part = -expm1(-(double)size / (double)sonde_pace_every());
     sonde_block block = {
         .address = address,
         .size = size,
         .bytes = (int64_t)((double)size / part),
-        .blocks = (uint32_t)(1 / part + draw_part()), /* rounded by lot: right on average */
+        .blocks = (uint32_t)(1 / part + sonde_pace_part()), /* rounded by lot: right on average */
         .node = find_node(state),
     };
     sonde_block old; /* freed behind our back: another tool has put our hooks aside for a while */
@@ -221,8 +213,10 @@ static void add(uintptr_t address, size_t size, PyThreadState *state)
     }
     add_allocated(block.node, block.bytes, block.blocks);
     heap.state->sums.samples++;
-    if (heap.files.has_types)
+    if (heap.files.has_types) {
+        (void)sonde_memory_open(); /* the program may have closed it */
         find_type();
+    }
     heap.state->newest = address;
 }
 
@@ -235,7 +229,10 @@ void sonde_heap_add(const void *address, size_t size, PyThreadState *state)
         add((uintptr_t)address, size, state);
         if (begin_ns - heap.state->published_ns >= PERIOD_NS)
             publish(begin_ns);
-        heap.state->sums.own_ns += sonde_clock_ns() - begin_ns;
+        int64_t end_ns = sonde_clock_ns();
+        heap.state->sums.own_ns += end_ns - begin_ns;
+        if (sonde_pace_count(end_ns, end_ns - begin_ns))
+            draw_anew();
     }
     pthread_mutex_unlock(&lock);
     errno = kept;
@@ -331,7 +328,6 @@ int sonde_heap_begin(const sonde_heap_files *files, int64_t every_bytes)
     settle();
     pthread_mutex_unlock(&lock);
     sonde_codes_tell(on_death);
-    sonde_add_relaxed(&seed, (uint64_t)sonde_clock_ns());
     sonde_heap_every(every_bytes);
     sonde_store_relaxed(&sonde_heap_now.filter, counts);
     return 0;
@@ -339,9 +335,12 @@ int sonde_heap_begin(const sonde_heap_files *files, int64_t every_bytes)
 
 void sonde_heap_every(int64_t every_bytes)
 {
-    sonde_store_relaxed(&every, every_bytes);
-    sonde_store_relaxed(&sonde_heap_now.small_left, sonde_heap_draw());
-    sonde_store_relaxed(&sonde_heap_now.large_left, sonde_heap_draw());
+    pthread_mutex_lock(&lock);
+    if (heap.state != NULL) {
+        sonde_pace_begin(every_bytes, sonde_clock_ns());
+        draw_anew();
+    }
+    pthread_mutex_unlock(&lock);
 }
 
 void sonde_heap_publish(void)

@@ -34,13 +34,18 @@ _Static_assert(sizeof(sonde_heap_sampling_row) == 72, "heap_sampling layout");
 #define freed_bytes_of(node) ((node)->cpu_ns)
 #define freed_blocks_of(node) ((node)->gil_ns)
 
-/* What every allocation reads and changes. */
+enum { SONDE_OBJ, SONDE_MEM, SONDE_RAW, SONDE_DOMAINS }; /* Python's domains; most blocks are objects */
+
+/* What every allocation reads and changes: for an object all of it lies in one line of the cache. */
 typedef struct {
     int64_t small_left; /* bytes until the next sample of small blocks; whoever has a GIL counts */
     int64_t large_left; /* the same for all others, which threads without a GIL count as well */
     uint32_t draws;     /* threads that ask for a small block as if it were a larger one */
     const uint8_t *filter; /* see blocks.h */
+    PyMemAllocatorEx before[SONDE_DOMAINS]; /* whoever served them before us, and still does */
 } sonde_heap_counts;
+
+_Static_assert(offsetof(sonde_heap_counts, before[SONDE_OBJ].free) == 64, "one line of the cache");
 
 /* Hidden here as well: otherwise its address would be read from memory each time. */
 extern __attribute__((visibility("hidden"))) sonde_heap_counts sonde_heap_now;
@@ -52,7 +57,7 @@ typedef struct {
     int has_types; /* types may be read: that takes a system call */
 } sonde_heap_files;
 
-/* Begin, with one sample in so many bytes on average. Returns 0 or -errno. With the GIL. */
+/* Begin, with one sample in so many bytes on average (0: see pace.h). Returns 0 or -errno. With the GIL. */
 int sonde_heap_begin(const sonde_heap_files *files, int64_t every_bytes);
 
 /* Change that number. */
@@ -65,9 +70,6 @@ void sonde_heap_end(void);
 void sonde_heap_publish(void);
 
 /* ---- for the allocators: any thread, with or without the GIL ----------------------------- */
-
-/* Return the number of bytes until the next sample. */
-int64_t sonde_heap_draw(void);
 
 /* A block was drawn. `state` is that of the calling thread, or NULL. */
 void sonde_heap_add(const void *address, size_t size, PyThreadState *state);
