@@ -302,6 +302,9 @@ def _ask(
     own = rule.module
     if getattr(own, "ON_GPU", False) and not known.uses_gpu:
         return Outcome(rule.name, "abstained", getattr(own, "OTHERWISE", "no GPU is used")), None
+    files: Sequence[str] = getattr(own, "IN_FILES", ())
+    if files and not known.has_frames_in(files):
+        return Outcome(rule.name, "abstained", known.find_lack(needs) or own.OTHERWISE), None
     most = getattr(own, "MOST", LEVELS[-1])
     verdicts = read_verdicts(recording, rule, period, asked)
     tally = Tally(verdicts, getattr(own, "DANGER", False), most)

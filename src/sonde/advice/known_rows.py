@@ -41,6 +41,16 @@ class KnownRows:
         sql = "SELECT device FROM python.torch_memory WHERE device <> 'cpu' LIMIT 1"
         return bool(self._recording.fetch(sql)[1])
 
+    def has_frames_in(self, files: Sequence[str]) -> bool:
+        """Tell whether some stack goes through one of these files, given by the ends of their
+        paths: a rule about what they do need not be asked if not."""
+        return any(file.endswith(tuple(files)) for file in self._files)
+
+    @cached_property
+    def _files(self) -> list[str]:
+        sql = "SELECT DISTINCT file FROM python.frame WHERE file IS NOT NULL"
+        return [file for (file,) in self._recording.fetch(sql)[1]]
+
     def find_lack(self, needs: Sequence[str]) -> str:
         """Return why no piece could be judged: the first need that is not there, if any."""
         for table, column in map(split_need, needs):

@@ -24,6 +24,8 @@ often in the pieces that fired), `DANGER = True` (seeing it once is enough to re
 `BEHIND = ("costly_calls",)` (rules whose findings at the same line come first: its causes),
 `CROWD = "info"` (no more severe than this while other programs have the processors),
 `COMPARES = True` (it looks at all processes of a job, however many),
+`IN_FILES = ("/multiprocessing/pool.py",)` (ends of paths: it is not asked if no stack goes through
+one of these files, and `OTHERWISE` says why),
 `AT_ONCE = True` (it cannot do with gaps: of a long period it looks at the last hour only), and
 `OTHERWISE = "the job uses no GPU"` (why it abstains although everything it needs is there)."""
 

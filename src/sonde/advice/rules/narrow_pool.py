@@ -19,6 +19,7 @@ MOST = "warning"
 UNLESS = ("deadlock", "hang", "lock_fight")
 NEEDS = ("python.stack_sample.wait", "python.frame.func")
 OTHERWISE = "no thread pool was seen"
+IN_FILES = ("/concurrent/futures/thread.py", "/multiprocessing/pool.py")
 LIMITS = {
     "asking_pct": Limit(50, "of the main thread's time spent waiting for results of a pool"),
     "working_pct": Limit(70, "of the time in which the pool's only thread has work"),

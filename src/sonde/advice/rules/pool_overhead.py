@@ -19,6 +19,7 @@ MOST = "warning"
 UNLESS = ("deadlock", "hang")
 NEEDS = ("python.stack_sample.call", "python.frame.func")
 OTHERWISE = "no pool of processes was seen"
+IN_FILES = ("/multiprocessing/pool.py", "/concurrent/futures/process.py")
 LIMITS = {
     "moving_pct": Limit(50, "of the time of tasks and of handing them over spent on the latter"),
     "least_pct": Limit(15, "of a processor that handing over uses, at least"),
