@@ -13,7 +13,23 @@ def main() -> int:
     if not any(word.startswith("--engine") for word in sys.argv):  # Spark's and Daft's need it
         leave_out_numpy()
     launch.held = held
-    return cli.main()
+    code = cli.main()
+    if "pyarrow._flight" in sys.modules:
+        _leave(code)
+    return code
+
+
+def _leave(code: int) -> None:
+    """End without taking the interpreter apart. Threads that wait for a host which hangs are still
+    inside gRPC then, and a server that could not start holds on to itself: DuckDB would list all
+    that is left on stderr."""
+    import atexit
+    import os
+
+    atexit._run_exitfuncs()
+    sys.stdout.flush()
+    sys.stderr.flush()
+    os._exit(code)
 
 
 def _hold_signals() -> set[int]:

@@ -6,6 +6,8 @@ import json
 import os
 import shutil
 import socket
+import subprocess
+import sys
 import threading
 import time
 from collections.abc import Callable, Iterator
@@ -302,6 +304,53 @@ def test_a_hostile_agent_does_not_spoil_the_answers_of_the_others(serve, start, 
     assert f"no answer from {bad} (1 of 2 hosts): its answer has no stacks" in done.stderr
 
 
+DIES = """
+import os, signal
+from sonde.fleet.agent import AgentServer
+from sonde.fleet.answers import Leave
+class Dies(AgentServer):
+    def do_get(self, _context, _ticket):
+        os.kill(os.getpid(), signal.SIGKILL)
+server = Dies("127.0.0.1", 0, Leave("512MiB", steer=False))
+print("ready", flush=True)
+print(server.port, flush=True)
+server.serve()
+"""
+
+
+def test_an_agent_that_is_killed_while_it_works_is_named(serve, start, sonde_cli) -> None:
+    process = start(PROGRAM)
+    good = serve()
+    for words in (("query", "SELECT pid FROM sonde.session"), ("stacks",)):
+        dies = start(DIES)
+        bad = f"127.0.0.1:{dies.stdout.readline().strip()}"
+        done = sonde_cli(words[0], f"{process.pid}@hosts:{good},{bad}", *words[1:])
+        assert dies.wait(60) == -9
+        assert done.returncode == 9 and str(process.pid) in done.stdout
+        assert done.stderr.count("\n") == 1
+        assert f"no answer from {bad} (1 of 2 hosts)" in done.stderr
+
+
+def test_who_reads_a_few_lines_learns_of_missing_hosts(serve, start) -> None:
+    process = start(PROGRAM)
+    with socket.socket() as dead:
+        dead.bind(("127.0.0.1", 0))  # nobody listens there
+        hosts = f"@hosts:{serve()},127.0.0.1:{dead.getsockname()[1]}"
+        for words in (("stacks", f"{process.pid}{hosts}"), ("ps", hosts)):
+            with subprocess.Popen([sys.executable, "-m", "sonde", *words], stdout=subprocess.PIPE,
+                                  stderr=subprocess.PIPE, text=True) as asked:  # fmt: skip
+                asked.stdout.close()
+                said = asked.stderr.read()
+            assert asked.returncode == 9
+            assert said.count("\n") == 1 and "nobody listens there" in said
+
+
+def test_commands_of_one_machine_say_that_they_ask_no_cluster(sonde_cli) -> None:
+    done = sonde_cli("advise", "job@hosts:a,b")
+    assert done.returncode == 2
+    assert "asks no cluster" in done.stderr and "modules" in done.stderr
+
+
 def test_something_else_that_listens_there_is_no_agent_and_costs_one_line(fleet, sonde_cli) -> None:
     with socket.socket() as listener:
         listener.bind(("127.0.0.1", 0))
@@ -326,3 +375,20 @@ def test_two_agents_do_not_share_a_port(serve, fleet: Path) -> None:
     port = int(serve().rpartition(":")[2])
     with pytest.raises(Error, match=f"127.0.0.1:{port} cannot be listened on"):
         AgentServer("127.0.0.1", port, Leave("512MiB", steer=False))
+
+
+def test_an_agent_that_cannot_start_says_so_in_one_line(fleet: Path) -> None:
+    # An address of nobody, and no check before: as if another one had come in between.
+    code = """
+import sys
+from sonde.fleet import agent
+agent._check_port = lambda *_: None
+sys.argv = ["sonde", "agent", "--listen", "192.0.2.1"]
+from sonde.__main__ import main
+sys.exit(main())
+"""
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, timeout=60,
+                          check=False)  # fmt: skip
+    assert done.returncode == 1
+    assert " ".join(done.stderr.split()).startswith("sonde: 192.0.2.1:7434 cannot be listened on")
+    assert "leaked" not in done.stderr

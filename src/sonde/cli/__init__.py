@@ -104,8 +104,7 @@ def _try(arguments: list[str]) -> int:
     except KeyboardInterrupt:
         return 130
     except BrokenPipeError:
-        # The reader (head, less) has seen enough; the interpreter's own flush must not fail.
-        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        _terminal.drop_output()  # the reader (head, less) has seen enough
         return 0
 
 

@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import sys
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 
+from sonde.cli._terminal import drop_output
 from sonde.errors import HostsMissing
 from sonde.session import Session
 from sonde.session.missing_names import describe_missing_names
@@ -26,3 +27,21 @@ def tell_hosts(found: Gathered) -> int:
     for line in found.describe_missing():
         print(f"sonde: {clean(line)}", file=sys.stderr)
     return HostsMissing.exit_code if found.failures else 0
+
+
+def show_answer(found: Gathered, write: Callable[[], object]) -> int:
+    """Write an answer, and say on stderr which hosts are missing in it; return the exit code.
+
+    On a terminal the last lines are the ones that are seen. Elsewhere whoever reads may have enough
+    after ten lines (`| head`), and must know of the hosts all the same."""
+    if sys.stdout.isatty():
+        write()
+        sys.stdout.flush()
+        return tell_hosts(found)
+    code = tell_hosts(found)
+    try:
+        write()
+        sys.stdout.flush()
+    except BrokenPipeError:
+        drop_output()
+    return code

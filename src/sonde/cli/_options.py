@@ -4,12 +4,13 @@ from __future__ import annotations
 
 import argparse
 import math
+import os
 import re
 import sys
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from itertools import groupby
 
-from sonde import settings
+from sonde import plugins, settings
 from sonde.errors import ConfigError
 
 TYPE_CHECKING = False  # `typing` takes longer to import than `sonde stacks` to answer
@@ -96,8 +97,21 @@ def add_target(
     cluster: bool = False,
 ) -> None:  # fmt: skip
     """Add TARGET, and the paragraph that says what it may be."""
-    parser.add_argument(name, metavar="TARGET", nargs="?" if optional else None, help=what)
+    parser.add_argument(name, metavar="TARGET", nargs="?" if optional else None, help=what,
+                        type=str if cluster else _refuse_cluster)  # fmt: skip
     add_note(parser, f"{TARGET}\n{CLUSTER}" if cluster else TARGET)
+
+
+def _refuse_cluster(target: str) -> str:
+    """Return a target of one machine; of a cluster, say who takes it."""
+    _before, at, after = target.rpartition("@")
+    names = plugins.list_names("fleet.discovery") if at else ()
+    if after.partition(":")[0] in names and not os.path.exists(target):
+        raise ConfigError(
+            f"this command asks no cluster, so it cannot take @{after}; query, ps, stacks, top, "
+            "modules, export, config, profile and capture can"
+        )
+    return target
 
 
 def add_format(parser: argparse._ActionsContainer, formats: Sequence[str] = FORMATS) -> None:

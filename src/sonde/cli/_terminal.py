@@ -5,6 +5,7 @@ hide lines or make some terminals type."""
 
 from __future__ import annotations
 
+import os
 import re
 import sys
 from collections.abc import Iterator
@@ -35,6 +36,11 @@ def send(stream: IO[str], text: str) -> None:
     """Write control sequences of our own; what is shown between them must be clean already."""
     raw = stream._stream if isinstance(stream, Terminal) else stream
     raw.write(text)
+
+
+def drop_output() -> None:
+    """Lead stdout nowhere when its reader has gone: the interpreter's own flush must not fail."""
+    os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
 
 
 def fill(line: str, file: IO[str], indent: str = "  ") -> str:

@@ -16,6 +16,7 @@ EXAMPLES = (
     "sonde agent --listen 10.0.0.7:7500 --allow-steer",
 )
 _LOOPBACK = ("127.0.0.1", "localhost", "::1")
+_EVERYWHERE = ("0.0.0.0", "::")
 _MEMORY = "1GiB"
 
 
@@ -43,7 +44,7 @@ def run(args: argparse.Namespace) -> int:
     with limited(double_memory(args.memory)):
         server = AgentServer(host, port, Leave(args.memory, steer=args.allow_steer),
                              plain=args.plain)  # fmt: skip
-        name = host if host in _LOOPBACK else os.uname().nodename
+        name = os.uname().nodename if host in _EVERYWHERE else host
         shown = f"{'plain://' if args.plain else ''}{name}:{server.port}"
         print(f"sonde agent answers: sonde ps @hosts:{shown}", flush=True)
         print(f"token and certificate are in {folder}; whoever has them may ask. Ctrl-C ends it.",

@@ -101,7 +101,7 @@ def _shorten(origin: str) -> str:
 
 
 def _ask_cluster(cluster: Cluster, changes: dict[str, str], timeout_s: float) -> int:
-    from sonde.cli._missing import tell_hosts  # only here: Flight takes a while to import
+    from sonde.cli._missing import show_answer  # only here: Flight takes a while to import
     from sonde.fleet.cluster import ask_all
 
     request = {"request": "configure", "changes": changes} if changes else {"request": "settings"}
@@ -110,5 +110,5 @@ def _ask_cluster(cluster: Cluster, changes: dict[str, str], timeout_s: float) ->
     rows = [row for table in found.tables.values() for row in table.to_pylist()]
     shown = [row for row in rows if not changes or row["setting"] in changes]
     names = ("host", "rank", "pid", "setting", "value")
-    _table.draw_table(names, [[row.get(name) for name in names] for row in shown], sys.stdout)
-    return tell_hosts(found)
+    cells = [[row.get(name) for name in names] for row in shown]
+    return show_answer(found, lambda: _table.draw_table(names, cells, sys.stdout))

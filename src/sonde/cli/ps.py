@@ -111,7 +111,7 @@ def _list_cluster(args: argparse.Namespace) -> int:
     if cluster is None:
         raise ConfigError(f"{args.where} is no cluster; write @hosts:NAME,NAME or see --help")
     # Only here: Flight takes a while to import.
-    from sonde.cli._missing import tell_hosts
+    from sonde.cli._missing import show_answer
     from sonde.fleet.cluster import ask_all
 
     request = {"request": "query", "sql": _OF_HOSTS}
@@ -127,13 +127,18 @@ def _list_cluster(args: argparse.Namespace) -> int:
     kinds = {**{name: _COLUMNS[name] for name in ("host", "pid", "state", "rank", "job",
              "start_wall_ns", "command", "session", "exit_reason")}, "ahead_ns": "int64",
              "ahead_error_ns": "int64", "asked": "string"}  # fmt: skip
+    return show_answer(found, lambda: _write_cluster(rows, kinds, args))
+
+
+def _write_cluster(
+    rows: list[dict[str, Any]], kinds: dict[str, str], args: argparse.Namespace
+) -> None:
     if args.format != "table":
         _table.write_records(rows, kinds, args.format, args.output)
-    else:
-        names = ("host", "pid", "state", "rank", "job", "started", "clock", "command")
-        cells = [[_show_remote(row)[name] for name in names] for row in rows]
-        _table.write_text(args.output, lambda file: _table.draw_table(names, cells, file))
-    return tell_hosts(found)
+        return
+    names = ("host", "pid", "state", "rank", "job", "started", "clock", "command")
+    cells = [[_show_remote(row)[name] for name in names] for row in rows]
+    _table.write_text(args.output, lambda file: _table.draw_table(names, cells, file))
 
 
 def _show_remote(row: dict[str, Any]) -> dict[str, Any]:

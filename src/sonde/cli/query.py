@@ -7,7 +7,7 @@ import sys
 
 from sonde import settings
 from sonde.cli import _options, _table
-from sonde.cli._missing import tell_hosts, tell_missing
+from sonde.cli._missing import show_answer, tell_missing
 from sonde.errors import ConfigError
 from sonde.fleet.hosts import CLUSTER_TIMEOUT_S, Cluster, find_cluster
 from sonde.store.engine import limited
@@ -61,8 +61,7 @@ def _ask_cluster(cluster: Cluster, sql: str, args: argparse.Namespace) -> int:
 
     timeout_s = args.timeout or CLUSTER_TIMEOUT_S
     rows, found = query_cluster(cluster, sql, timeout_s, args.memory)
-    _table.write_rows(rows, args.format, args.output)
-    return tell_hosts(found)
+    return show_answer(found, lambda: _table.write_rows(rows, args.format, args.output))
 
 
 def _ask_engine(sql: str, args: argparse.Namespace) -> int:

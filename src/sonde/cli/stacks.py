@@ -102,7 +102,7 @@ def _look(args: argparse.Namespace) -> list[_Shown] | None:
 
 def _ask_cluster(cluster: Cluster, args: argparse.Namespace) -> int:
     # Only here: Arrow takes longer to import than all else.
-    from sonde.cli._missing import tell_hosts
+    from sonde.cli._missing import show_answer
     from sonde.cli._rank_text import RankText
     from sonde.fleet.cluster import ask_all, read_processes_of
     from sonde.fleet.hosts import CLUSTER_TIMEOUT_S
@@ -113,10 +113,9 @@ def _ask_cluster(cluster: Cluster, args: argparse.Namespace) -> int:
     found.require_some(cluster.target)
     rows = read_processes_of(found)
     if args.format == "json":
-        print(json.dumps(rows, indent=1))
-    else:
-        print("\n".join(RankText(_make_painter(), rows, _find_width()).draw()))
-    return tell_hosts(found)
+        return show_answer(found, lambda: print(json.dumps(rows, indent=1)))
+    text = "\n".join(RankText(_make_painter(), rows, _find_width()).draw())
+    return show_answer(found, lambda: print(text))
 
 
 def _print_tree(sessions: list[Session]) -> None:

@@ -159,4 +159,6 @@ def _check_port(host: str, port: int) -> None:
 
 
 def _shorten(error: Exception) -> str:
+    if "did not start properly" in str(error):  # all that gRPC says
+        return "somebody else listens there, or it is no address of this machine"
     return " ".join(str(error).split())[:200]

@@ -55,8 +55,10 @@ class Gathered:
         if self.tables:
             return
         if not self.failures:
-            raise NoSession(f"none of {count_things(len(self.empty), 'host')} has a recording "
-                            f"called {target}; `sonde ps @…` lists what they have")  # fmt: skip
+            none = f"none of {count_things(len(self.empty), 'host')} has a recording"
+            if target == "all":
+                raise NoSession(f"{none}; the agent looks where SONDE_DIR of its own user says")
+            raise NoSession(f"{none} called {target}; `sonde ps @…` lists what they have")
         first, *others = self.failures.values()
         same = all(str(other) == str(first) for other in others)
         if same and first.exit_code == QueryError.exit_code:
