@@ -4,8 +4,11 @@ from __future__ import annotations
 
 import json
 from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
 
 from conftest import wait_for
+from sonde.analysis.live_processes import choose_current, drop_replaced
 from support.needs import need
 from support.ranks import start_ranks
 
@@ -38,3 +41,32 @@ def test_the_rank_that_keeps_the_others_waiting_is_named(
         for rank in ranks:
             rank.kill()
             rank.communicate()
+
+
+def describe(rank: int, begun_s: int, *, alive: bool, job: str = "a", parent: str = "") -> Any:
+    name = f"{job}-{rank}-{begun_s}"
+    return SimpleNamespace(id=name, rank=rank, start_wall_ns=begun_s * 10**9,
+                           is_alive=lambda: alive, meta=SimpleNamespace(job=job, parent=parent))  # fmt: skip
+
+
+def test_a_rank_that_was_started_again_is_shown_once_and_another_job_does_not_hide_one() -> None:
+    runs = [describe(0, 1000, alive=True)]
+    again = [describe(1, 1000, alive=False), describe(1, 1020, alive=True)]
+    twice = [describe(2, 1020, alive=False), describe(2, 1000, alive=False)]
+    other = [describe(3, 1000, alive=False), describe(3, 1000, alive=True, job="b")]
+    # A loader's worker outlives its rank.
+    worker = describe(4, 1010, alive=True, parent="a-4-1000")
+    shown = choose_current([*runs, *again, *twice, *other, describe(4, 1000, alive=False), worker])
+    assert sorted((one.meta.job, one.rank, one.start_wall_ns // 10**9) for one in shown) == [
+        ("a", 0, 1000), ("a", 1, 1020), ("a", 2, 1020), ("a", 3, 1000), ("a", 4, 1000),
+        ("a", 4, 1010), ("b", 3, 1000),
+    ]  # fmt: skip
+
+
+def test_a_rank_that_went_on_on_another_host_has_not_ended() -> None:
+    def row(host: str, rank: int, *, alive: bool, is_child: bool = False) -> dict[str, Any]:
+        return {"host": host, "job": "a", "rank": rank, "alive": alive, "is_child": is_child}
+
+    rows = [row("x", 1, alive=False), row("y", 1, alive=True), row("x", 2, alive=False),
+            row("y", 2, alive=True, is_child=True)]  # fmt: skip
+    assert drop_replaced(rows) == rows[1:]

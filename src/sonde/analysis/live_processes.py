@@ -39,16 +39,25 @@ _MOST_RANKS = 10**6
 
 def choose_current(sessions: Sequence[Session]) -> list[Session]:
     """Return what runs, and the ranks that began with it and have ended: not earlier launches of
-    the same name, nor children that have done their work."""
+    the same name, nor children that have done their work, nor what a restarted rank was before."""
     alive = [session for session in sessions if session.is_alive()]
     begin_ns = min((session.start_wall_ns for session in alive), default=0) - _APART_NS
-    ids, ranks = {session.id for session in sessions}, {session.rank for session in alive}
-    ended = [
-        one for one in sessions
-        if one not in alive and one.start_wall_ns > begin_ns and one.rank is not None
-        and one.rank not in ranks and one.meta.parent not in ids
-    ]  # fmt: skip
-    return [*alive, *ended]
+    ids = {session.id for session in sessions}
+    # A worker that outlives its rank does not stand for it.
+    running = {(one.meta.job, one.rank) for one in alive if one.meta.parent not in ids}
+    ended: dict[tuple[str | None, int | None], Session] = {}
+    for one in sorted(sessions, key=lambda session: session.start_wall_ns):
+        is_rank = one.rank is not None and one.meta.parent not in ids
+        is_new = one not in alive and one.start_wall_ns > begin_ns
+        if is_rank and is_new and (one.meta.job, one.rank) not in running:
+            ended[one.meta.job, one.rank] = one  # of several, the last
+    return [*alive, *ended.values()]
+
+
+def drop_replaced(rows: Sequence[Row]) -> list[Row]:
+    """Return the rows of all hosts without ranks that have ended on one and run on another now."""
+    running = {(row["job"], row["rank"]) for row in rows if row["alive"] and not row["is_child"]}
+    return [row for row in rows if row["alive"] or (row["job"], row["rank"]) not in running]
 
 
 def read_processes(sessions: Sequence[Session], timeout_s: float) -> list[Row]:

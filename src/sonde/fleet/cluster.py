@@ -11,6 +11,7 @@ from typing import Any
 import pyarrow as pa
 
 from sonde import environ
+from sonde.analysis.live_processes import drop_replaced
 from sonde.errors import Error, HostsMissing, NoSession, QueryError
 from sonde.fleet import credentials
 from sonde.fleet.client import Asker, Clock, Refused
@@ -143,4 +144,4 @@ def read_processes_of(found: Gathered) -> list[dict[str, Any]]:
         else:
             found.failures[host] = Refused("its answer has no stacks; it may be another sonde")
             del found.tables[host]
-    return rows
+    return drop_replaced(rows)
