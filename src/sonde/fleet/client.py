@@ -140,7 +140,9 @@ def _explain(error: BaseException) -> Refused:
     if isinstance(error, flight.FlightUnauthenticatedError):
         return Refused("it refused: the token is another one, or the request was not new")
     if "CERTIFICATE_VERIFY_FAILED" in text or "handshake" in text.lower():
-        return Refused("what answers there does not have the certificate of our agents")
+        # gRPC says the same of a connection that was closed in the middle of it.
+        said = "what answers there does not have the certificate of our agents, or is ending"
+        return Refused(said)
     if isinstance(error, flight.FlightUnavailableError):
         return Refused("nobody listens there, or the network is down")
     if "larger than max" in text or isinstance(error, flight.FlightCancelledError):
