@@ -6,6 +6,7 @@ import json
 import os
 import signal
 
+from conftest import wait_for
 from sonde.store.recording import open_recording
 
 PROGRAM = """
@@ -78,7 +79,12 @@ def test_ps_names_the_line_that_started_a_child(start, sonde_cli) -> None:
         "try:\n    time.sleep(1000)\nfinally:\n    child.kill(); child.wait()",
         SONDE="1",
     )
-    rows = json.loads(sonde_cli("ps", "--format", "json").stdout)
+
+    def list_both() -> list[dict[str, object]]:
+        rows = json.loads(sonde_cli("ps", "--format", "json").stdout)
+        return rows if len(rows) > 1 else []
+
+    rows = wait_for(list_both)  # a child is recorded only after a while
     shown = sonde_cli("ps").stdout
     os.kill(parent.pid, signal.SIGINT)  # it ends its child
     parent.communicate()
