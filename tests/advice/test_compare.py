@@ -21,6 +21,7 @@ from sonde.advice.compare import (
     weigh,
 )  # fmt: skip
 from sonde.advice.compare_measures import LESS, MORE, Measure
+from sonde.advice.compare_waits import Owners, find_alone, read_waits
 from sonde.advice.period import Period
 from sonde.cli.compare import _describe_comparison, _show_change
 from sonde.errors import Error
@@ -268,6 +269,24 @@ def test_waiting_is_told_by_function_and_by_kind_and_rest_is_none() -> None:
     assert kind.before == 0 and kind.verdict == "worse"
     assert rows["waiting for the end of a sleep"].verdict == "worse"
     assert rows["waiting"].after == pytest.approx(70, abs=0.7)
+
+
+def test_a_wait_that_is_new_is_told_with_its_function() -> None:
+    cut = Period(0, 1.0, 20, 0.0, "FALSE", 20.0)
+    changes = read_changes([(Waiting(rest=0.9), cut), (Waiting(fetch=0.3, rest=0.6), cut)])[0]
+    rows = {row.name: row for row, _ in changes}
+    assert rows["fetch (load.py), waiting"].verdict == "worse"
+
+
+def test_the_one_process_of_several_that_waits_somewhere_is_named() -> None:
+    owners: Owners = {}
+    read_waits(Waiting(fetch=0.2), Period(0, 1.0, 20, 0.0, "FALSE", 20.0), owners)
+    (key,) = owners
+    assert key == "fetch (load.py), waiting" and list(owners[key]) == [7]
+    owners[key][8] = owners[key][7] / 9
+    assert find_alone(owners, 3) == {key: 7} and find_alone(owners, 2) == {}
+    owners[key][8] = owners[key][7]
+    assert find_alone(owners, 3) == {}
 
 
 def test_a_worker_that_waits_in_its_server_alone_has_nothing_to_do() -> None:

@@ -5,8 +5,8 @@ from __future__ import annotations
 import json
 import math
 import re
-from collections.abc import Iterator, Sequence
-from dataclasses import asdict, dataclass
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import asdict, dataclass, field
 from statistics import fmean, variance
 from typing import NamedTuple
 
@@ -76,6 +76,9 @@ class Comparison:
     appeared: Sequence[Finding]  # advice that only the second gets
     vanished: Sequence[Finding]
     missing: Sequence[str]  # what could not be compared, and why
+    # By name of what became worse in the code: the process of the second that is in it, if one of
+    # several is nearly alone.
+    alone: Mapping[str, int] = field(default_factory=dict)
 
     @property
     def verdict(self) -> str:
@@ -120,12 +123,15 @@ def compare(before: str, after: str, *, keeps_memory: bool = False) -> Compariso
         advice = [judge(recording, rules, cut.cut(PIECE_S)) for _, recording, cut in found]
         sides_read = [(recording, cut) for _, recording, cut in found]
         has_window = any(any(split_target(words)[1:]) for words in (before, after))
-        rows, missing = read_changes(sides_read, None if has_window else _find_runs(sides_read))
+        owners: compare_waits.Owners = {}
+        runs_s = None if has_window else _find_runs(sides_read)
+        rows, missing = read_changes(sides_read, runs_s, owners)
         code = [row for row, measure in rows if measure.is_keyed]
         sides = [Side(words, cut.start_ns, cut.end_ns, cut.count) for words, _, cut in found]
     finally:
         for _, recording, _ in found:
             recording.close()
+    alone = compare_waits.find_alone(owners, len(found[1][1].sessions))
     first, second = ({f.rule: f for f in one.findings} for one in advice)
     return Comparison(
         sides[0],
@@ -135,6 +141,7 @@ def compare(before: str, after: str, *, keeps_memory: bool = False) -> Compariso
         [finding for rule, finding in second.items() if rule not in first],
         [finding for rule, finding in first.items() if rule not in second],
         missing,
+        {row.name: alone[row.name] for row in code if row.verdict == WORSE and row.name in alone},
     )
 
 
@@ -190,16 +197,18 @@ def _find_runs(sides: Sequence[tuple[HeldRecording, Period]]) -> list[float] | N
 
 
 def read_changes(
-    sides: Sequence[tuple[HeldRecording, Period]], runs_s: Sequence[float] | None = None
-) -> tuple[list[tuple[Change, Measure]], list[str]]:
+    sides: Sequence[tuple[HeldRecording, Period]], runs_s: Sequence[float] | None = None,
+    owners: compare_waits.Owners | None = None,
+) -> tuple[list[tuple[Change, Measure]], list[str]]:  # fmt: skip
     """Return the change of every measure that both sides have, and what is missing. `runs_s` has
-    the seconds of both if they are whole runs."""
+    the seconds of both if they are whole runs; `owners` learns which processes of the second
+    waited where."""
     found, missing = list[tuple[Change, Measure]](), list[str]()
     step_ms: float | None = None
     requests = compare_measures.REQUESTS
-    known = [{**compare_waits.read_waits(recording, cut),
+    known = [{**compare_waits.read_waits(recording, cut, learns),
               requests.name: _read(recording, cut, requests)}
-             for recording, cut in sides]  # fmt: skip
+             for (recording, cut), learns in zip(sides, (None, owners), strict=True)]  # fmt: skip
     if not _find_lack(requests, [one[requests.name] for one in known]):
         runs_s = None  # who answers requests is compared by them: it runs for as long as it is let
     for measure in _list_all():
@@ -300,8 +309,8 @@ def _fill(values: list[float], count: int, measure: Measure) -> list[float]:
 
 def _find_lack(measure: Measure, numbers: Sequence[Pieces]) -> str:
     """Return why a measure cannot be compared. Without rows on one side, a single number is zero if
-    the other side has it; functions without rows were not sampled."""
-    is_zero = measure.has_zeros and not measure.is_keyed
+    the other side has it, and so is waiting; functions without rows were not sampled."""
+    is_zero = measure.has_zeros and (not measure.is_keyed or measure in compare_waits.MEASURES)
     if is_zero and any(numbers):
         return ""
     for word, side in zip(("first", "second"), numbers, strict=True):

@@ -29,6 +29,8 @@ WAITING_FOR = Measure(
     "waiting by kind", _TIME, "", LESS, 2.0, 10.0, False,
     is_keyed=True, least=2.0, has_zeros=True,
 )  # fmt: skip
+_SEVERAL = 3  # processes: one of two may be the parent, which does something else
+_NEARLY_ALL = 0.8  # of the time
 MEASURES = (WAITING, WAITING_IN, WAITING_FOR)
 
 Pieces = dict[str, list[float]]
@@ -44,8 +46,14 @@ class _Frame:
         self.func, self.file = func, file
 
 
-def read_waits(recording: FrozenRecording, cut: Period) -> dict[str, Pieces]:
-    """Return the time that threads waited in each piece, by the name of the measure and its key."""
+Owners = dict[str, dict[int, float]]  # by key: the time of each process
+
+
+def read_waits(
+    recording: FrozenRecording, cut: Period, owners: Owners | None = None
+) -> dict[str, Pieces]:
+    """Return the time that threads waited in each piece, by the name of the measure and its key.
+    `owners` learns which processes waited in each function."""
     stacks, folder = dict[int, Frames](), recording.sessions[0].meta.cwd
     for row in recording.query(_FRAMES.format(**cut.words)).to_pylist():
         stacks.setdefault(row["stack"], []).append((row["func"], row["file"]))
@@ -62,6 +70,9 @@ def read_waits(recording: FrozenRecording, cut: Period) -> dict[str, Pieces]:
         if words is None or not 0 <= row["piece"] < cut.count:
             continue
         share = row["ns"] / 1e7 / cut.piece_s
+        if owners is not None:
+            spent = owners.setdefault(words[0], {})
+            spent[row["pid"]] = spent.get(row["pid"], 0.0) + share
         names = (WAITING.name, ""), (WAITING_IN.name, words[0]), (WAITING_FOR.name, words[1])
         for name in names:
             pieces = sums.setdefault(name, {})
@@ -70,6 +81,17 @@ def read_waits(recording: FrozenRecording, cut: Period) -> dict[str, Pieces]:
     for (measure_name, where), pieces in sums.items():
         found[measure_name][where] = list(pieces.values())
     return found
+
+
+def find_alone(owners: Owners, processes: int) -> dict[str, int]:
+    """Return the process that waits in a function nearly alone, though there are several."""
+    if processes < _SEVERAL:
+        return {}
+    most = {key: max(spent, key=lambda pid: spent[pid]) for key, spent in owners.items()}
+    return {
+        key: pid for key, pid in most.items()
+        if owners[key][pid] >= _NEARLY_ALL * sum(owners[key].values())
+    }  # fmt: skip
 
 
 def _name_wait(

@@ -99,6 +99,9 @@ def _draw_all(found: Comparison, everything: bool, file: IO[str]) -> None:
         _draw_changes(code if everything else code[:_MOST], file, colour)
         if len(code) > _MOST and not everything:
             file.write(f"… and {len(code) - _MOST} more: --all\n")
+    for name, pid in found.alone.items():
+        line = f"of the processes of the second, {pid} is nearly alone in {clean(name)}"
+        file.write(f"\n{fill(line, file)}\n")
     file.writelines(f"{fill(line, file, '    ')}\n" for line in _describe_advice(found))
     if everything and found.missing:
         file.write("\nnot compared\n" + "".join(f"  {line}\n" for line in found.missing))
