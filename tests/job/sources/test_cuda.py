@@ -149,11 +149,11 @@ def test_waits_and_copies_of_a_real_device_are_seen_beside_graphs_and_forks(
     first = min(list_sessions(str(root)), key=lambda session: session.start_wall_ns)
     query = sonde.open(first.folder).query
     waits = query(
-        "SELECT func, SUM(calls)::INT AS calls FROM python.cuda_call WHERE kind = 'synchronize'"
-        " AND func IN ('wait', 'read') GROUP BY 1 ORDER BY 1 DESC"
-    ).to_pylist()
-    assert waits[0] == {"func": "wait", "calls": 10}
-    assert waits[1]["func"] == "read" and waits[1]["calls"] >= 10
+        "SELECT call, SUM(calls)::INT AS calls FROM python.cuda_call WHERE kind = 'synchronize'"
+        " GROUP BY 1"
+    ).to_pylist()  # short ones are added up, so not all have their function
+    calls = {row["call"]: row["calls"] for row in waits}
+    assert calls["cudaDeviceSynchronize"] >= 10 and calls["cudaStreamSynchronize"] >= 10
     copies = query(
         "SELECT DISTINCT direction, pinned, bytes FROM python.cuda_call"
         " WHERE kind = 'copy' AND func = 'copy' AND bytes = 4194304 ORDER BY pinned"
