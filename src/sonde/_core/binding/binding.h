@@ -143,6 +143,16 @@ void sonde_native_threads_ring(void);
 void sonde_native_threads_rest(void);
 void sonde_native_threads_wake(void);
 
+/* ---- forks (fork_hooks.c) ------------------------------------------------------------- */
+
+/* Python warns of a fork in a process with more than one thread. A program that has threads of its own may
+ * be warned of none: OpenBLAS, for one, ends its threads at a fork. */
+enum { SONDE_PYTHON_WARNS = PY_VERSION_HEX >= 0x030C0000 };
+
+/* Have a thread of ours end before each fork, if Python warns of threads, and come back after it. Both are called with
+ * the GIL; the same pair is added once. */
+void sonde_at_fork(void (*rest)(void), void (*wake)(void));
+
 /* ---- delayed calls (delayed_call.c) -------------------------------------------------- */
 
 /* Make the call in the main thread after this delay, or, if the main thread does not come to it, in

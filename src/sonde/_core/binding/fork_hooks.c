@@ -56,16 +56,42 @@ static void make_first_call(void)
     Py_XDECREF(result);
 }
 
+/* ---- threads of ours ----------------------------------------------------------------------- */
+
+static struct {
+    void (*rest)(void), (*wake)(void);
+} others[4];
+
+void sonde_at_fork(void (*rest)(void), void (*wake)(void))
+{
+    for (size_t i = 0; i < sizeof others / sizeof *others; i++) {
+        if (others[i].rest == NULL) {
+            others[i].wake = wake;
+            others[i].rest = rest;
+        }
+        if (others[i].rest == rest)
+            return;
+    }
+}
+
+static void call_others(int is_rest)
+{
+    for (size_t i = 0; SONDE_PYTHON_WARNS && i < sizeof others / sizeof *others && others[i].rest != NULL; i++)
+        (is_rest ? others[i].rest : others[i].wake)();
+}
+
 static PyObject *fork_rest(PyObject *Py_UNUSED(module), PyObject *Py_UNUSED(none))
 {
     make_first_call();
     sonde_later_rest();
     sonde_native_threads_rest();
+    call_others(1);
     Py_RETURN_NONE;
 }
 
 static int wake_all(void *Py_UNUSED(arg))
 {
+    call_others(0);
     sonde_native_threads_wake();
     sonde_later_wake();
     return 0;

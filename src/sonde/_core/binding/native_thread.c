@@ -334,23 +334,11 @@ static PyObject *thread_rest(NativeThreadObject *self, PyObject *Py_UNUSED(none)
 
 /* ---- forks ------------------------------------------------------------------------- */
 
-/* Python 3.12 warns of a fork in a process with more than one thread. If the program has threads of
- * its own, it is warned of them in any case. */
-static int would_warn(void)
-{
-    struct stat task;
-    if (PY_VERSION_HEX < 0x030C0000)
-        return 0;
-    if (sonde_has_later_filter())
-        return 1; /* it may forbid the question */
-    return stat("/proc/self/task", &task) < 0 || task.st_nlink <= 2 + 2;
-}
-
 static void rest_all(void)
 {
     if (threads == NULL || is_held)
         return;
-    if (would_warn())
+    if (SONDE_PYTHON_WARNS)
         for (NativeThreadObject *thread = threads; thread != NULL; thread = thread->next)
             end_thread(thread);
     take_turns(); /* it takes no GIL during its turn, which lasts a fraction of a millisecond */

@@ -1,13 +1,10 @@
 /* Calls become rows in a thread of their own, once their names are known and their events of the
  * device are over; what backward spent for each call is added up. Never takes the GIL. */
 #include "torch/torch.h"
-#include "kernel/fork.h"
-#include "kernel/thread.h"
 
 #include <stdlib.h>
 #include <string.h>
 
-#define NAP_NS INT64_C(50000000)
 enum { BY_HOST = -2 }; /* in place of a device: BY_HOST - its number */
 #define LATE_NS INT64_C(10000000000) /* a device that does not answer is not waited for longer */
 
@@ -21,8 +18,6 @@ typedef struct {
 
 static struct {
     sonde_torch_texts texts;
-    pthread_t thread;
-    int running;
     int64_t seq_step; /* rows of this step so far */
     uint32_t seq;
     uint32_t *counts; /* calls in the step, by module */
@@ -332,7 +327,7 @@ static size_t find_ready(const sonde_torch_lane *lane, uint64_t first, int64_t s
     return (size_t)(at - first);
 }
 
-static void pass(int is_last)
+void sonde_torch_rows_write(int is_last)
 {
     sonde_torch_device_enter();
     sonde_torch_check_passes();
@@ -356,43 +351,9 @@ static void pass(int is_last)
     }
 }
 
-static void *run(void *Py_UNUSED(arg))
-{
-    while (!sonde_load_acquire(&sonde_torch.leave)) {
-        sonde_wait(&sonde_torch.leave, 0, NAP_NS);
-        pass(0);
-    }
-    return NULL;
-}
-
-/* ---- start and stop ---------------------------------------------------------------------------------- */
-
-int sonde_torch_rows_start(const sonde_torch_texts *texts)
+void sonde_torch_rows_begin(const sonde_torch_texts *texts)
 {
     rows.texts = *texts;
-    sonde_torch.leave = 0;
     rows.seq_step = -1;
     rows.counts_n = 0;
-    sonde_torch_pace_start();
-    int status = sonde_thread_start(run, NULL, &rows.thread);
-    rows.running = status == 0;
-    return status;
 }
-
-void sonde_torch_rows_stop(void)
-{
-    if (!rows.running)
-        return;
-    rows.running = 0;
-    sonde_store_release(&sonde_torch.leave, 1);
-    sonde_wake(&sonde_torch.leave);
-    pthread_join(rows.thread, NULL);
-    pass(0);
-    pass(1);
-    sonde_torch_pace_stop();
-}
-
-/* The thread, and the ring that it writes to, belong to the parent. */
-static void forget_in_child(void) { SONDE_RESET(rows.running, 0); }
-
-SONDE_IN_CHILD(forget_in_child)

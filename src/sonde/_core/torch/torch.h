@@ -245,6 +245,11 @@ typedef struct {
     uint32_t devices[64]; /* text ids of cuda:0, … */
 } sonde_torch_texts;
 
+/* rows.c */
+void sonde_torch_rows_begin(const sonde_torch_texts *texts);
+void sonde_torch_rows_write(int is_last); /* those that are due, or all */
+
+/* row_thread.c */
 int sonde_torch_rows_start(const sonde_torch_texts *texts);
 void sonde_torch_rows_stop(void); /* writes what is left; without the GIL */
 
