@@ -188,6 +188,22 @@ def test_an_optimizer_inside_backward_leaves_each_step_its_backward(run) -> None
     check_parts(forward=0.01, backward=0.01)
 
 
+def test_time_after_the_end_of_a_step_is_the_next_one_s(run) -> None:
+    """On a busy machine the parts of a step were more than the step."""
+    run(
+        HEAD + SLEEPER + "from sonde.job.torch.steps import steps\n"
+        "steps.subscribe(lambda step: time.sleep(0.01 * (step.number == 2)))  # before ours\n"
+        "sonde.start(collector='off')\n"
+        "model = nn.Sequential(Sleeper(), Sleeper())\n"
+        "for one in model.parameters():\n"
+        "    one.optimizer = torch.optim.SGD([one], 0.1)\n"
+        "    one.register_post_accumulate_grad_hook(lambda one: one.optimizer.step())\n"
+        "for _ in range(5): model(torch.ones(1, 8)).sum().backward()\n"
+        "sonde.stop()"
+    )
+    check_parts(forward=0.01, backward=0.01)
+
+
 # ---- modules -------------------------------------------------------------------------------------
 
 

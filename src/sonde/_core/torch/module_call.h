@@ -60,8 +60,8 @@ typedef struct {
     int had_backward;
 } sonde_torch_sums;
 
-/* End a step, and begin this one. */
-void sonde_torch_begin(sonde_TorchTracer *tracer, int64_t step, const sonde_torch_wish *wish,
+/* End a step, which was over at `end_ns`, and begin this one. */
+void sonde_torch_begin(sonde_TorchTracer *tracer, int64_t step, int64_t end_ns, const sonde_torch_wish *wish,
                        sonde_torch_sums *ended);
 PyObject *sonde_torch_begins(void); /* when the backward passes of this step began: a tuple */
 

@@ -40,7 +40,7 @@ static int choose_device(sonde_TorchStepEnd *self)
     return device;
 }
 
-static void begin_step(sonde_TorchStepEnd *self, sonde_torch_sums *ended)
+static void begin_step(sonde_TorchStepEnd *self, int64_t end_ns, sonde_torch_sums *ended)
 {
     const sonde_Steps *steps = self->steps;
     self->plan = steps->whole || steps->profiled ? SONDE_PLAN_WHOLE : sonde_torch_choose(steps->number, &self->level);
@@ -53,7 +53,7 @@ static void begin_step(sonde_TorchStepEnd *self, sonde_torch_sums *ended)
     wish.memory_depth = steps->number % MEMORY_EVERY == MEMORY_EVERY / 2 ? MEMORY_DEPTH : 0;
     int is_by_root = sonde_step_is(steps->last, "root") || sonde_step_is(steps->last, "");
     wish.roots = is_by_root ? 1 : 2;
-    sonde_torch_begin(self->tracer, steps->number, &wish, ended);
+    sonde_torch_begin(self->tracer, steps->number, end_ns, &wish, ended);
 }
 
 /* ---- what is judged of it -------------------------------------------------------------------------- */
@@ -135,7 +135,7 @@ static int end_step(sonde_TorchStepEnd *self, const sonde_Step *step)
         return -1;
     int plan = self->plan, on = self->wishes[plan].on;
     sonde_torch_sums sums;
-    begin_step(self, &sums);
+    begin_step(self, step->end_ns, &sums);
     begun_ns = sonde_step_end_write_step(self, step, &sums, on);
     if (begun_ns < 0 || sonde_step_end_write_optimizers(self, step->number, on, 2 * sums.calls) < 0)
         status = -1;
@@ -209,7 +209,7 @@ static PyObject *end_set_plans(sonde_TorchStepEnd *self, PyObject *args)
 static PyObject *end_begin(sonde_TorchStepEnd *self, PyObject *Py_UNUSED(none))
 {
     sonde_torch_sums before;
-    begin_step(self, &before);
+    begin_step(self, sonde_clock_ns(), &before);
     Py_RETURN_NONE;
 }
 
@@ -218,9 +218,9 @@ static PyObject *end_finish(sonde_TorchStepEnd *self, PyObject *kind)
     sonde_torch_sums sums;
     sonde_torch_wish nothing = {.depth = 1};
     int on = self->wishes[self->plan].on;
-    sonde_torch_begin(self->tracer, self->steps->number, &nothing, &sums);
     sonde_Step last = {.number = self->steps->number, .begin_ns = self->steps->begin_ns,
                        .end_ns = sonde_clock_ns(), .kind = kind};
+    sonde_torch_begin(self->tracer, last.number, last.end_ns, &nothing, &sums);
     if (sums.first_ns != 0 && sonde_step_end_write_step(self, &last, &sums, on) < 0)
         return NULL;
     return take_noted(self);

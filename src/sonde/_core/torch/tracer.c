@@ -93,20 +93,22 @@ PyObject *sonde_torch_begins(void)
     return found;
 }
 
-void sonde_torch_begin(sonde_TorchTracer *self, int64_t step, const sonde_torch_wish *wish,
+/* Add what has passed since then, until the end of a step; the rest is the next one's. */
+static void split_at(int64_t end_ns, int64_t *since_ns, int64_t *sum_ns)
+{
+    if (*since_ns == 0 || *since_ns >= end_ns)
+        return;
+    *sum_ns += end_ns - *since_ns;
+    *since_ns = end_ns;
+}
+
+void sonde_torch_begin(sonde_TorchTracer *self, int64_t step, int64_t end_ns, const sonde_torch_wish *wish,
                        sonde_torch_sums *ended)
 {
     sonde_torch_state *s = &sonde_torch;
-    if (s->back_since_ns != 0) { /* an optimizer inside a backward pass ends the step */
-        int64_t now_ns = sonde_clock_ns();
-        s->backward_ns += now_ns - s->back_since_ns;
-        s->back_since_ns = now_ns;
-    }
-    if (s->forward_since_ns != 0) { /* or inside a module's forward */
-        int64_t now_ns = sonde_clock_ns();
-        s->forward_ns += now_ns - s->forward_since_ns;
-        s->forward_since_ns = now_ns;
-    }
+    /* An optimizer inside a backward pass, or inside a module's forward, ends the step. */
+    split_at(end_ns, &s->back_since_ns, &s->backward_ns);
+    split_at(end_ns, &s->forward_since_ns, &s->forward_ns);
     *ended = (sonde_torch_sums){
         s->first_ns, s->forward_ns, s->backward_ns, sonde_load_relaxed(&s->owned_ns),
         sonde_load_relaxed(&s->unowned_ns), sonde_load_relaxed(&s->direct_ns), s->calls, s->lost,
