@@ -33,7 +33,7 @@ def sleep_long():
 sonde.start(collector=sys.argv[1], stack_every=0.002, archive_every=0.5, ring_bytes=sys.argv[2])
 for i in range(3): threading.Thread(target=work, name=f"worker-{i}", daemon=True).start()
 threading.Thread(target=sleep_long, name="sleeper", daemon=True).start()
-threading.Thread(target=time.sleep, args=(0.1,), name="brief").start()
+threading.Thread(target=time.sleep, args=(0.5,), name="brief").start()
 print("ready", flush=True)
 work()
 """
