@@ -171,6 +171,8 @@ int sonde_read_pieces(const sonde_piece *pieces, int pieces_n)
     /* A filter that the program has installed meanwhile may end whoever makes the next call. */
     if (sonde_had_later_filter())
         return -EPERM;
+    if (fd < 0 && file.ino != 0)
+        return -EBADF; /* another thread has just closed it: the call would leave its mark for ever */
     if (fd < 0)
         return read_by_call(pieces, pieces_n);
     for (int i = 0; i < pieces_n; i++) {
