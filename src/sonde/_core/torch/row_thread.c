@@ -17,11 +17,12 @@ static struct {
 
 static void *run(void *Py_UNUSED(arg))
 {
-    while (!sonde_load_acquire(&sonde_torch.leave)) {
+    for (;;) {
         sonde_wait(&sonde_torch.leave, 0, NAP_NS);
+        if (sonde_load_acquire(&sonde_torch.leave))
+            return NULL; /* at once: a fork may wait for this */
         sonde_torch_rows_write(0);
     }
-    return NULL;
 }
 
 static int start(void)
