@@ -32,20 +32,24 @@ least AS (
   SELECT piece, step, MIN(s) AS travel_s, MAX(dur_ns) / 1e9 AS step_s
   FROM step JOIN covered USING (rank, step) GROUP BY piece, step
   HAVING COUNT(DISTINCT rank) = (SELECT COUNT(DISTINCT rank) FROM step)),
-call AS (
-  SELECT host, pid, t_ns,
-         MAX(t_ns + dur_ns) OVER (PARTITION BY host, pid ORDER BY t_ns) AS end_ns
-  FROM python.collective WHERE {{inside}} AND state <> 'running'),
 sample AS (
   SELECT {{piece}} AS piece, host, pid, rank, t_ns, wall_ns, idle FROM python.stack_sample
   WHERE {{inside}} AND thread = pid AND rank IS NOT NULL),
+awake AS (  -- the rank that sleeps least; to look at one of a thousand is enough
+  SELECT piece, ARG_MIN(rank, idle_ns) AS rank
+  FROM (SELECT piece, rank, COALESCE(SUM(wall_ns) FILTER (idle), 0) AS idle_ns
+        FROM sample GROUP BY piece, rank)
+  GROUP BY piece),
+call AS (
+  SELECT host, pid, t_ns,
+         MAX(t_ns + dur_ns) OVER (PARTITION BY host, pid ORDER BY t_ns) AS end_ns
+  FROM python.collective
+  WHERE {{inside}} AND state <> 'running' AND rank IN (SELECT rank FROM awake)),
 sleep AS (
-  SELECT piece, MIN(idle_pct) AS idle_pct
-  FROM (SELECT piece, rank, 100 * COALESCE(SUM(wall_ns) FILTER (
-                 idle AND sample.t_ns <= end_ns), 0) / SUM(wall_ns) AS idle_pct
-        FROM sample ASOF LEFT JOIN call ON call.host = sample.host AND call.pid = sample.pid
-          AND sample.t_ns >= call.t_ns
-        GROUP BY piece, rank)
+  SELECT piece, 100 * COALESCE(SUM(wall_ns) FILTER (idle AND one.t_ns <= end_ns), 0)
+                / SUM(wall_ns) AS idle_pct
+  FROM (SELECT sample.* FROM sample JOIN awake USING (piece, rank)) AS one
+  ASOF LEFT JOIN call ON call.host = one.host AND call.pid = one.pid AND one.t_ns >= call.t_ns
   GROUP BY piece)
 SELECT piece, COUNT(*) AS steps, 100 * SUM(travel_s) / SUM(step_s) AS travel_pct,
        ANY_VALUE(idle_pct) AS idle_pct, AVG(step_s) * 1e9 AS step_ns
