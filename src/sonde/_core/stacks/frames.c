@@ -169,12 +169,14 @@ static enum sonde_frames_result read_once(sonde_view *view, sonde_stack *stack, 
     if (fresh && !is_sound)
         for (int i = 0; i < stack->depth; i++)
             sonde_store_relaxed(&stack->frame[i].code->alive, 0);
-    /* Reading code objects takes long; now that they are known, the next try will succeed. */
+    /* Reading code objects takes long, and so does reading frames one by one; now that it is known where
+     * they are, the next try will succeed. */
+    if (walked == 0)
+        sonde_outside_keep(view);
     if (fresh || !is_sound)
         return SONDE_FRAMES_TORN;
     if (stack->depth && !is_root_known(view, stack))
         return SONDE_FRAMES_TORN;
-    sonde_outside_keep(view);
     return stack->depth ? SONDE_FRAMES_OK : SONDE_FRAMES_EMPTY;
 }
 
