@@ -123,6 +123,17 @@ def test_requests_that_threads_of_the_same_process_answer_are_no_reason_to_send_
     assert judge({**one, "others_pct": 30.0}).fired  # another thread works, but not all that time
 
 
+def test_what_a_line_does_without_a_call_is_seen_too() -> None:
+    with duckdb.connect() as connection:
+        record_requests(connection, 0)
+        connection.execute(
+            "UPDATE python.stack_sample SET call = '{**}', idle = FALSE, cpu_ns = wall_ns"
+        )
+        (verdict,) = ask(connection)
+    assert verdict.fired and "{**a, …}" in verdict.title
+    assert verdict.line == "/job/app.py:3 in serve"
+
+
 def test_each_kind_of_call_has_a_name_of_its_own_and_is_seen_by_something() -> None:
     known = costly_calls.CALLS
     assert len({one.name for one in known}) == len(known)
@@ -151,14 +162,17 @@ def record_requests(connection: duckdb.DuckDBPyConnection, requests: int) -> Non
     )  # fmt: skip
 
 
+def ask(connection: duckdb.DuckDBPyConnection) -> list[Verdict]:
+    found = connection.execute(costly_calls.SQL.format(piece="0", inside="TRUE", **LIMITS))
+    make = namedtuple("Found", [column[0] for column in found.description])
+    return list(costly_calls.judge([make(*row) for row in found.fetchall()], LIMITS))
+
+
 @pytest.mark.parametrize(("requests", "is_told"), [(80, True), (20, False)])
 def test_threads_that_live_for_a_moment_are_taken_together(requests: int, is_told: bool) -> None:
     with duckdb.connect() as connection:
         record_requests(connection, requests)
-        sql = costly_calls.SQL.format(piece="0", inside="TRUE", **LIMITS)
-        found = connection.execute(sql)
-        make = namedtuple("Found", [column[0] for column in found.description])
-        (verdict,) = costly_calls.judge([make(*row) for row in found.fetchall()], LIMITS)
+        (verdict,) = ask(connection)
     assert verdict.fired == is_told
     if is_told:
         assert "JSON" in verdict.title

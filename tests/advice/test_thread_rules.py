@@ -94,7 +94,7 @@ LOADING = {
     "piece": 0, "rank": None, "steps": 100, "step_s": 10.0, "wait_s": 3.0, "dataset": "Examples",
     "workers": 1, "prefetch_factor": 8, "cores": 2.0, "fetch_s": 2.0, "alive_s": 10.0, "cpu_s": 1.9,
     "idle_s": 0.0, "hottest": 1.0, "started": 0, "queue_pct": 0.0, "file": None, "lineno": None,
-    "func": None,
+    "func": None, "sampler_s": 0.1, "chooser": {"file": "/job/data.py", "lineno": 9, "func": "draw"},
 }  # fmt: skip
 Loading = namedtuple("Loading", LOADING)
 
@@ -107,6 +107,17 @@ def test_workers_that_rest_are_late_where_others_have_the_processors(
     (found,) = input_bound.judge([Loading(**LOADING | {"cpu_s": cpu_s})], limits)
     assert found.fired and words in found.title
     assert (found.lost_pct is None) == (words != "prefetch")  # mentioned, not warned of
+
+
+@pytest.mark.parametrize("workers", [0, 2])
+def test_a_sampler_that_the_loop_waits_for_is_named_however_many_workers_there_are(
+    workers: int,
+) -> None:
+    limits = Limits({name: limit.default for name, limit in input_bound.LIMITS.items()})
+    change = {"sampler_s": 2.5, "workers": workers}
+    (found,) = input_bound.judge([Loading(**LOADING | change)], limits)
+    assert found.fired and "sampler" in found.title
+    assert found.line == "/job/data.py:9 in draw"
 
 
 # ---- pools of processes ------------------------------------------------------------------------------

@@ -133,7 +133,10 @@ def test_threads_and_event_loops_without_work_are_left_out_and_counted() -> None
     tree = read(recording)
     assert draw(tree) == ["main 0+10 :5", "  queue.Queue.get 0+10 :5"]
     assert tree.rest_ns == 60 * MS
-    assert read(recording, idle=True).root.waiting_ns == 70 * MS
+    busy = [BOOT, TAKE, ("handle", "/job/app.py", 8, 1), ("acquire", "/job/pool.py", 3, 1), GET]
+    tree = read(recording.see(busy, 20, cpu=0, thread=103))  # it needs a connection for its work
+    assert (tree.rest_ns, tree.root.waiting_ns) == (60 * MS, 20 * MS)
+    assert read(recording, idle=True).root.waiting_ns == 80 * MS
 
 
 def test_what_watches_over_a_server_has_no_work() -> None:

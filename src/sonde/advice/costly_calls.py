@@ -65,7 +65,7 @@ CALLS = (
          "/multiprocessing/queues.py:get_nowait", "/multiprocessing/pool.py:ready",
          "/multiprocessing/connection.py:poll", "/subprocess.py:poll"),
         ("_queue.SimpleQueue.get_nowait", "_queue.SimpleQueue.empty", "_thread.lock.locked",
-         "posix.waitpid", "time.time", "time.monotonic", "time.perf_counter"), 25,
+         "posix.waitpid", "time.time", "time.monotonic", "time.perf_counter", "while"), 25,
         state=WORKING,
     ),
     CostlyCall(
@@ -160,6 +160,14 @@ CALLS = (
         ("/multiprocessing/connection.py:send", "/multiprocessing/connection.py:_send_bytes",
          "/multiprocessing/reduction.py:dumps", "/multiprocessing/connection.py:recv"),
         share_pct=30, stretch=SHORT,
+    ),
+    CostlyCall(
+        "manager_objects",
+        "Each access to an object of a multiprocessing.Manager asks another process",
+        "work on a dictionary or list of one's own and hand it over once at the end (as the result "
+        "of the task, or with update), use multiprocessing.Value or Array for numbers and "
+        "multiprocessing.Queue for messages",
+        ("/multiprocessing/managers.py:_callmethod",), share_pct=20, stretch=SHORT,
     ),
     CostlyCall(
         "threads_started", "Starting one thread after the other takes much of the time",

@@ -50,6 +50,14 @@ WAYS = (
              "tuple.__add__", "tuple.__iadd__"), 25,
     ),
     CostlyCall(
+        "copied_to_merge",
+        "Copying dictionaries or lists into new ones ({**a, …}, [*a, …]) takes much of the time",
+        "where one grows by an item at a time, all of it is copied each time: change it in place "
+        "(`index[key] = value`, update, append, extend), or make it once at the end; to look in "
+        "several without a copy, use collections.ChainMap",
+        (), ("{**}", "[*]", "dict.copy", "list.copy"), 30, is_avoidable=False,
+    ),
+    CostlyCall(
         "copied_to_cut", "Slices copy much of a long text or list again and again",
         "keep the list and count up a position in it, or use an iterator or collections.deque "
         "(popleft); of bytes, cut a memoryview",

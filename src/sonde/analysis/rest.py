@@ -10,6 +10,7 @@ from sonde.analysis.code_names import MINE, PYTHON, SONDE, name_module, skip_sta
 # An idle thread whose innermost frame is in one of these has nothing to do.
 _RESTS = {"selectors", "socketserver", "threading.Thread.join",
           "threading.Thread._wait_for_tstate_lock"}  # fmt: skip
+_CONSUMER = 2  # functions: the loop of a thread, and the one that it takes the next item by
 # What watches over the program, and starts it anew when a file changes.
 _WATCHERS = ("django.utils.autoreload", "uvicorn.supervisors.", "werkzeug._reloader")
 
@@ -46,9 +47,10 @@ def is_at_rest(
 
 def _takes_item(frames: Sequence[CodeFrame], own: Callable[[str], str]) -> bool:
     """Tell whether a thread of the program's own waits for an item of a queue: a consumer that has
-    none has no work. What a server calls has: somebody waits for its answer."""
+    none has no work. What a server calls has: somebody waits for its answer. So has what is
+    further in: it takes a connection from a pool, say, for the work that it does."""
     path = [frame for frame in frames if name_module(frame.file) != "threading"]
-    if not path or name_module(path[-1].file) != "queue":
+    if not path or name_module(path[-1].file) != "queue" or len(path) - 1 > _CONSUMER:
         return False
     takes = path[-1].func.rpartition(".")[2] == "get"
     return takes and all(own(frame.file) == MINE for frame in path[:-1])

@@ -37,8 +37,10 @@ class StackSample:
     call: text | None = column(
         "C function that the innermost line was calling, like re.Pattern.match, time.sleep or "
         "list.__contains__ (for `in`); also operators of long texts and lists and of what "
-        "extensions make, like str.__add__ and numpy.ndarray.__getitem__, and raise while an "
-        "exception is raised or caught; NULL if there was none that can be told, and on Python 3.10"
+        "extensions make, like str.__add__ and numpy.ndarray.__getitem__; raise while an exception "
+        "is raised or caught; {**} and [*] while a dictionary or a list takes in another; while "
+        "in a loop that does nothing but ask, and ends only if another thread changes the answer; "
+        "NULL if there was none that can be told, and on Python 3.10"
     )
 
 

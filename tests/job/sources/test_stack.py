@@ -638,6 +638,13 @@ def fail():
     except ValueError:
         return 0
 
+def merge(known):
+    return {**known, "more": 1}
+
+def wait_for(flags):
+    while not flags["ready"]:
+        pass
+
 def spin_on(numbers):
     total = 0
     for number in numbers:
@@ -646,12 +653,16 @@ def spin_on(numbers):
 
 def work(until):
     pattern, seen, numbers, data = re.compile("^(a+)+$"), Seen(), range(20000), bytes(range(256)) * 400
-    listed, text = list(numbers), "a" * 3_000_000
+    listed, text, known = list(numbers), "a" * 3_000_000, dict.fromkeys(numbers)
+    flags = {"ready": False}
     until += time.thread_time() - time.monotonic()  # others may have the processors
     while time.thread_time() < until:
         match(pattern), pack(data), spin_on(numbers), sleep(), choose(pattern, True)
+        flags["ready"] = False
+        threading.Timer(0.05, flags.__setitem__, ("ready", True)).start()
+        wait_for(flags)
         for _ in range(5):
-            [shorten(seen) for _ in range(10)], leave(data * 40)
+            [shorten(seen) for _ in range(10)], leave(data * 40), merge(known)
             lengthen(text, "b"), [cut(seen) for _ in range(200)], [fail() for _ in range(5000)]
         for number in range(2900, 3000):
             seen.has(number), find(15000, listed)
@@ -680,4 +691,6 @@ def test_a_sample_names_the_c_function_that_its_line_calls(sample, tmp_path):
     assert usual["shorten"] == "list.__delitem__"
     assert any((call or "").endswith(".__exit__") for call in calls["leave"])
     assert calls["fail"]["raise"] > 0
+    assert usual["merge"] == "{**}"
+    assert usual["wait_for"] == "while"  # it ends only when another thread lets it
     assert set(calls["spin_on"]) == {None}  # it calls nothing

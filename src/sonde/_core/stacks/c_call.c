@@ -265,8 +265,8 @@ uint32_t sonde_c_call_find(const sonde_stack *stack, const sonde_intern_handle *
     if (stack->depth == 0 || stack->unit < 0)
         return 0;
     sonde_call_place *here = sonde_call_place_find(stack->frame[0].code, stack->unit);
-    if (here->kind == SONDE_RAISE)
-        return sonde_intern_put(text, "raise", sizeof "raise" - 1);
+    if (here->kind == SONDE_DEED)
+        return sonde_intern_put(text, here->name, (uint32_t)strlen(here->name));
     if (here->kind == SONDE_NOTHING || find_function(here, stack->innermost, &found) < 0)
         return 0;
     if (here->text && found.object == here->object)

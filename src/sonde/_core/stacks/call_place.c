@@ -4,18 +4,16 @@
 
 #if SONDE_HAS_C_CALLS
 
+#include "stacks/busy_loop.h"
 #include "stacks/frame_layout.h"
 
 #include <stdio.h>
 #include <string.h>
 
 #define Py_BUILD_CORE 1
-/* These headers hold their tables only for whoever asks. */
-#if PY_VERSION_HEX >= 0x030d0000
-#define NEED_OPCODE_METADATA 1
+#if PY_VERSION_HEX >= 0x030d0000 /* their tables are in busy_loop.c */
 #include <internal/pycore_opcode_metadata.h>
 #else
-#define NEED_OPCODE_TABLES 1
 #include <internal/pycore_opcode.h>
 #endif
 #if PY_VERSION_HEX >= 0x030e0000
@@ -34,7 +32,7 @@ typedef struct {
 
 /* Only the native thread uses these. */
 static sonde_call_place known[KNOWN];
-static uint16_t units[MOST_UNITS];
+static uint16_t units[MOST_UNITS + SONDE_BUSY_AHEAD];
 
 int sonde_read_str(char *to, uintptr_t from)
 {
@@ -200,6 +198,27 @@ static int ends_with_block(const step *steps, int count)
     return nones == 3;
 }
 
+static void name_deed(sonde_call_place *found, const char *name)
+{
+    found->kind = SONDE_DEED;
+    memcpy(found->name, name, strlen(name) + 1);
+}
+
+/* Name a place that calls nothing by what its instruction does. `decode` has read all up to there. */
+static void find_deed(sonde_call_place *found, uintptr_t code, Py_ssize_t units_n, uint8_t op)
+{
+    if (op == DICT_UPDATE || op == LIST_EXTEND) {
+        name_deed(found, op == DICT_UPDATE ? "{**}" : "[*]");
+        return;
+    }
+    int32_t count = found->unit + 1, more = (int32_t)units_n - count;
+    more = more > SONDE_BUSY_AHEAD ? SONDE_BUSY_AHEAD : more;
+    uintptr_t at = code + offsetof(PyCodeObject, co_code_adaptive) + (size_t)count * sizeof *units;
+    if (more > 0 && sonde_read_memory(&units[count], at, (size_t)more * sizeof *units) == 0 &&
+        sonde_busy_loop(units, count + more, found->unit))
+        name_deed(found, "while");
+}
+
 static int raises(uint8_t op)
 {
     return op == RAISE_VARARGS || op == RERAISE || op == PUSH_EXC_INFO || op == CHECK_EXC_MATCH ||
@@ -331,9 +350,11 @@ sonde_call_place *sonde_call_place_find(const sonde_code *code, int32_t unit)
         memcpy(found->name, "__exit__", sizeof "__exit__");
     }
     if (raises(steps[(count - 1) % STEPS].op))
-        found->kind = SONDE_RAISE;
+        name_deed(found, "raise");
     if (found->kind == SONDE_NOTHING)
         find_operator(found, &copy, steps, count);
+    if (found->kind == SONDE_NOTHING || found->kind == SONDE_OPERATOR) /* `while not flags[0]` is no news of lists */
+        find_deed(found, code->address, copy.ob_base.ob_size, steps[(count - 1) % STEPS].op);
     return found;
 }
 

@@ -18,7 +18,8 @@ enum sonde_call_kind {
     SONDE_IN_LOCAL,      /* … in variable */
     SONDE_IN_VALUE,      /* variable in … */
     SONDE_OPERATOR,      /* left + right, left[right], … */
-    SONDE_RAISE,         /* an exception is raised, or caught */
+    SONDE_DEED,          /* no call: raise, {**} (a dictionary or [*] a list takes in another one), while (a loop
+                          * that does nothing but ask) */
 };
 
 /* Where an operand of an operator comes from; its value lies among those that the frame works with. */
@@ -34,7 +35,7 @@ typedef struct {
     enum sonde_call_kind kind;
     uint32_t local;         /* number of the variable */
     int32_t locals, values; /* how many of them the frame has */
-    char name[SONDE_NAME_BYTES]; /* of an operator: its method, as in `__add__` */
+    char name[SONDE_NAME_BYTES]; /* of an operator: its method, as in `__add__`; of a deed: itself */
     sonde_operand left, right; /* of left[right:stop]: from where */
     sonde_operand stop;
     int slices; /* it is left[right:stop] */

@@ -52,7 +52,9 @@ LIMITS = {
 
 
 def _list_values(rows: Iterator[tuple[object, ...]]) -> str:
-    return ", ".join("(" + ", ".join(map(repr, row)) + ")" for row in rows)
+    """Return rows for VALUES, in SQL that is formatted: braces are doubled."""
+    whole = ", ".join("(" + ", ".join(map(repr, row)) + ")" for row in rows)
+    return whole.replace("{", "{{").replace("}", "}}")
 
 
 _FRAMES = _list_values(

@@ -17,6 +17,7 @@ from sonde.advice.verdict import Limit, Limits, Rows, Verdict
 from sonde.analysis.wait_words import describe_wait
 
 NEEDS = ("python.stack_sample.gil", "python.stack_sample.wait")
+BEHIND = ("costly_calls",)
 LIMITS = {
     "held_pct": Limit(80, "of the time in which some thread holds the GIL"),
     "waiting_pct": Limit(50, "of the time, added up over threads, spent waiting for it"),
@@ -29,8 +30,9 @@ LIMITS = {
 }
 # Where the kernel did not say what a thread waits for, it is the GIL if the thread also runs there:
 # at a line at which it holds the GIL part of the time. Who keeps it for long is only asked where
-# somebody waits for it. Samples in a row that find the same call
-# of C at the same line are one call, as far as can be seen: in a loop, other ones lie in between.
+# somebody waits for it. Samples in a row that find the same call of C at the same line are one
+# call, as far as can be seen: in a loop, other ones lie in between. A loop that only asks (`while`)
+# is no call, and gives the GIL away when others want it.
 SQL = f"""
 WITH line AS (
   SELECT piece, host, pid, thread, stack, SUM(rows) AS rows, SUM(wall_ns) AS all_ns,
@@ -56,7 +58,7 @@ stretch AS (
   SELECT piece, host, pid, thread, stack, call, number, SUM(wall_ns) AS wall_ns,
          ARG_MAX(wait, wall_ns) FILTER (idle) AS wait
   FROM (SELECT *, SUM(is_new::INT) OVER (PARTITION BY host, pid, thread ORDER BY t_ns) AS number
-        FROM sample) WHERE gil AND (call IS NOT NULL OR idle)
+        FROM sample) WHERE gil AND (call <> 'while' OR idle)
   GROUP BY ALL HAVING GREATEST(SUM(cpu_ns), SUM(wall_ns) FILTER (idle)) >= {{call_s}} * 1e9),
 keeper AS (
   SELECT piece, host, pid, ARG_MAX(thread, wall_ns) AS thread, SUM(wall_ns) AS wall_ns,

@@ -29,6 +29,9 @@ LIMITS = {
     ),
     "rest_pct": Limit(40, "of the workers' time with nothing to load although the loop waits"),
     "io_pct": Limit(50, "of the loading spent on I/O: neither on a processor nor waiting for one"),
+    "sampler_pct": Limit(
+        50, "of the wait spent in the sampler, which runs in the loop's own process"
+    ),
     "queue_pct": Limit(10, "of the workers' or the loop's time spent waiting for a processor"),
     "anew": Limit(2, "processes for each worker within a piece, from which they are started anew"),
     "crowded_pct": Limit(
@@ -38,6 +41,11 @@ LIMITS = {
         80, "of the allowed processors used by workers, from which more would not help"
     ),
 }
+# Stacks that choose the next examples: the loop's own process does this, with workers or without.
+_SAMPLING = (
+    "SELECT stack FROM python.frame WHERE file LIKE '%/torch/utils/data/dataloader.py'"
+    " AND ends_with(func, '_next_index')"
+)
 SQL = f"""
 WITH step AS (
   SELECT {{piece}} AS piece, host, pid, ANY_VALUE(rank) AS rank, COUNT(*) AS steps,
@@ -48,7 +56,7 @@ owner AS (
   UNION SELECT host, pid, pid, 0 FROM python.torch_loader WHERE workers = 0),
 sample AS (
   SELECT {{piece}} AS piece, host, pid AS process, stack, wall_ns, cpu_ns, idle,
-         stack IN ({FETCHING}) AS fetching
+         stack IN ({FETCHING}) AS fetching, stack IN ({_SAMPLING}) AS sampling
   FROM python.stack_sample WHERE {{inside}} AND thread = pid),
 one AS (
   SELECT piece, host, job, worker, SUM(wall_ns) / 1e9 AS alive_s,
@@ -66,6 +74,7 @@ share AS (
   FROM (SELECT host, job, worker, SUM(fetch_s) AS fetch_s FROM one GROUP BY 1, 2, 3) GROUP BY 1, 2),
 loop AS (
   SELECT piece, host, process, SUM(wall_ns) AS alive_ns,
+         COALESCE(SUM(wall_ns) FILTER (sampling), 0) / 1e9 AS sampler_s,
          GREATEST(0, SUM(wall_ns) FILTER (NOT idle) - SUM(cpu_ns)) AS queue_ns
   FROM sample GROUP BY 1, 2, 3),
 place AS ({PLACE}),
@@ -76,6 +85,10 @@ line AS (
 top AS (
   SELECT piece, host, job, ARG_MAX(struct_pack(file, lineno, func), wall_ns) AS place
   FROM line GROUP BY 1, 2, 3),
+chooser AS (
+  SELECT piece, host, process, ARG_MAX(struct_pack(file, lineno, func), wall_ns) AS place
+  FROM (SELECT piece, host, process, file, lineno, func, SUM(wall_ns) AS wall_ns
+        FROM sample JOIN place USING (stack) WHERE sampling GROUP BY ALL) GROUP BY 1, 2, 3),
 quota AS (SELECT host, pid, MIN(cpu_limit) AS cores FROM system.cgroup GROUP BY 1, 2),
 cores AS (
   SELECT host, pid, LEAST(ARG_MAX(allowed_cores, t_ns), ANY_VALUE(quota.cores)) AS cores
@@ -95,13 +108,15 @@ SELECT s.piece, s.rank, s.steps, s.step_s, s.wait_s, l.dataset, l.workers, l.pre
        c.cores, t.seen, COALESCE(b.started, 0) AS started, t.alive_s, t.fetch_s, t.cpu_s,
        t.idle_s, h.hottest,
        p.seen_cpu_pct, COALESCE(p.seen_queue_pct, 0) AS seen_queue_pct, p.seen_disk_pct,
-       100 * m.queue_ns / m.alive_ns AS queue_pct,
+       100 * m.queue_ns / m.alive_ns AS queue_pct, COALESCE(m.sampler_s, 0) AS sampler_s,
+       d.place AS chooser,
        top.place.file AS file, top.place.lineno AS lineno, top.place.func AS func
 FROM step AS s ASOF JOIN loader AS l ON s.host = l.host AND s.pid = l.pid AND s.ts >= l.ts
 LEFT JOIN cores AS c ON c.host = s.host AND c.pid = s.pid
 LEFT JOIN team AS t ON t.piece = s.piece AND t.host = s.host AND t.job = s.pid
 LEFT JOIN share AS h ON h.host = s.host AND h.job = s.pid
 LEFT JOIN loop AS m ON m.piece = s.piece AND m.host = s.host AND m.process = s.pid
+LEFT JOIN chooser AS d ON d.piece = s.piece AND d.host = s.host AND d.process = s.pid
 LEFT JOIN process AS p ON p.piece = s.piece AND p.host = s.host AND p.job = s.pid
 LEFT JOIN born AS b ON b.piece = s.piece AND b.host = s.host AND b.pid = s.pid
 LEFT JOIN top ON top.piece = s.piece AND top.host = s.host AND top.job = s.pid
@@ -133,12 +148,27 @@ def judge(rows: Rows, limits: Limits) -> Iterator[Verdict]:
             lost_pct=lost_pct if cause.is_own and not is_cheap else None, severity="info",
             readings=row.steps, who="" if row.rank is None else f"rank {row.rank}",
             title=cause.title, todo=cause.todo,
-            line=show_place(row.file, row.lineno, row.func),
+            line=_find_line(row, cause),
         )  # fmt: skip
+
+
+def _find_line(row: Any, cause: Cause) -> str:
+    if "in_the_sampler_pct" in cause.evidence and row.chooser is not None:
+        return show_place(*(row.chooser[name] for name in ("file", "lineno", "func")))
+    return show_place(row.file, row.lineno, row.func)
 
 
 def _find_cause(row: Any, limits: Limits) -> Cause:
     """One cause, the most certain first."""
+    sampler_pct = 100 * row.sampler_s / row.wait_s if row.wait_s else 0.0
+    if sampler_pct >= limits.sampler_pct:
+        return Cause(
+            "The training loop waits for its sampler, which chooses one example after the other",
+            "have the sampler choose many at a time: draw the indices of an epoch at once "
+            "(torch.randperm, torch.multinomial of all of them, `tolist`) and yield from the list. "
+            "Workers do not help: the sampler runs in the loop's own process.",
+            {"in_the_sampler_pct": min(100.0, sampler_pct)},
+        )
     if row.workers == 0:
         return Cause(
             "The training loop waits for data: it has no workers and loads each batch itself",

@@ -1,0 +1,74 @@
+"""Threads that wait for one of few: on samples made by hand."""
+
+from __future__ import annotations
+
+from collections import namedtuple
+
+import duckdb
+import pytest
+
+from sonde.advice.rules import scarce_pool
+from sonde.advice.verdict import Limits, Verdict
+
+LIMITS = Limits({name: limit.default for name, limit in scarce_pool.LIMITS.items()})
+LIBRARY = "/lib/python3.12"
+TASK = ("_worker", f"{LIBRARY}/concurrent/futures/thread.py")
+GET, RECV = ("Queue.get", f"{LIBRARY}/queue.py"), ("find", "/job/users.py")
+RUN, HANDLE = ("run", "/job/app.py"), ("handle", "/job/app.py")
+ACQUIRE, NEXT_JOB = ("acquire", "/job/pool.py"), ("next_job", "/job/app.py")
+
+
+def judge(waits: list[tuple[str, str]], uses: list[tuple[str, str]], using_s: float) -> Verdict:
+    """Judge 10 s of four threads, which wait and use what they waited for, for so long in all; the
+    stacks are given root first."""
+    with duckdb.connect() as connection:
+        connection.execute(
+            "CREATE SCHEMA python;"
+            "CREATE TABLE python.frame(stack INT, depth INT, func TEXT, file TEXT, lineno INT);"
+            "CREATE TABLE python.stack_sample(host TEXT, pid INT, thread INT, stack INT, call TEXT,"
+            " gil BOOL, idle BOOL, wait TEXT, wall_ns BIGINT, cpu_ns BIGINT, queue_ns BIGINT,"
+            " samples INT)"
+        )
+        for stack, frames in enumerate((waits, uses)):
+            for depth, (func, file) in enumerate(reversed(frames)):
+                row = [stack, depth, func, file, 10 * stack + depth]
+                connection.execute("INSERT INTO python.frame VALUES (?, ?, ?, ?, ?)", row)
+        for thread in range(8, 12):
+            for stack, wait, wall_s in ((0, "lock", 10 - using_s / 4), (1, "network", using_s / 4)):
+                connection.execute(
+                    "INSERT INTO python.stack_sample VALUES"
+                    " ('alpha', 7, ?, ?, NULL, FALSE, TRUE, ?, ?, 0, 0, 100)",
+                    [thread, stack, wait, round(wall_s * 1e9)],
+                )
+        found = connection.execute(scarce_pool.SQL.format(piece="0", inside="TRUE", **LIMITS))
+        make = namedtuple("Found", [column[0] for column in found.description])
+        (verdict,) = scarce_pool.judge([make(*row) for row in found.fetchall()], LIMITS)
+    return verdict
+
+
+@pytest.mark.parametrize(
+    ("waits", "uses"),
+    [
+        ([TASK, ACQUIRE, GET], [TASK, RECV]),  # a pool's thread that is here has a task
+        ([RUN, HANDLE, ACQUIRE, GET], [RUN, HANDLE, RECV]),  # the same function uses it
+    ],
+)
+def test_threads_that_take_turns_with_one_connection_are_a_warning(
+    waits: list[tuple[str, str]], uses: list[tuple[str, str]]
+) -> None:
+    found = judge(waits, uses, 9.5)
+    assert found.fired and found.severity == "warning"
+    assert found.line == "/job/pool.py:1 in acquire"
+    assert found.evidence["waiting_threads"] == 4
+    assert found.evidence["in_use_at_a_time"] == pytest.approx(0.95, abs=0.03)
+    assert found.evidence["each_then_waits_for"] == "the network"
+
+
+def test_consumers_without_an_item_are_not() -> None:
+    assert not judge([RUN, NEXT_JOB, GET], [RUN, HANDLE, RECV], 9.5).fired
+
+
+@pytest.mark.parametrize("using_s", [1.0, 26.0])
+def test_nor_are_threads_that_wait_for_something_else(using_s: float) -> None:
+    """Nobody has what they wait for most of the time, or there is enough of it."""
+    assert not judge([TASK, ACQUIRE, GET], [TASK, RECV], using_s).fired
