@@ -358,6 +358,39 @@ def test_only_sleep_in_collectives_is_lost_to_them(travels_idle: bool, is_told: 
     assert verdict.lost_pct == pytest.approx(40 if is_told else 0)
 
 
+@pytest.mark.parametrize(("file", "is_told"), [("dataloader.py", False), ("saving.py", True)])
+def test_workers_that_start_for_each_epoch_are_no_outliers(file: str, is_told: bool) -> None:
+    """100 steps of 20 ms; every tenth takes 400 ms, in a library's code."""
+    (rule,) = load_rules(["periodic_outliers"])
+    with duckdb.connect() as connection:
+        connection.execute(f"""
+            CREATE SCHEMA python;
+            CREATE TABLE gpu_now(host TEXT, util_pct DOUBLE);
+            CREATE TABLE python.gc_pause(host TEXT, pid INT, t_ns BIGINT, dur_ns BIGINT);
+            CREATE TABLE python.cuda_call(host TEXT, pid INT, thread INT, step INT, dur_ns BIGINT,
+                                          kind TEXT, direction TEXT);
+            CREATE TABLE python.torch_step AS
+              SELECT 'one' AS host, 7 AS pid, NULL::INT AS rank, number AS step,
+                     number * 1000000000 AS t_ns, 0 AS input_wait_ns, 'optimizer' AS ended_by,
+                     CASE WHEN number % 10 = 9 THEN 400000000 ELSE 20000000 END AS dur_ns
+              FROM range(100) AS steps(number);
+            CREATE TABLE python.stack_sample AS
+              SELECT host, pid, pid AS thread, t_ns + 1000000 AS t_ns, FALSE AS idle,
+                     CASE WHEN step % 10 = 9 THEN 2 ELSE 1 END AS stack, dur_ns AS wall_ns,
+                     dur_ns AS cpu_ns FROM python.torch_step;
+            CREATE TABLE python.frame(stack INT, depth INT, func TEXT, file TEXT, lineno INT);
+            INSERT INTO python.frame VALUES (1, 0, 'train', '/job/train.py', 5),
+              (2, 1, 'train', '/job/train.py', 4),
+              (2, 0, 'start', '/v/site-packages/torch/utils/data/{file}', 9)
+        """)
+        words = {"piece": "0", "inside": "TRUE", "main_step": "TRUE", "job_gpu": "TRUE"}
+        sql = rule.module.SQL.replace("system.gpu", "gpu_now")  # DuckDB has a `system` of its own
+        found = connection.execute(sql.format(**words, **rule.limits))
+        make = namedtuple("Found", [column[0] for column in found.description])
+        (verdict,) = rule.module.judge([make(*row) for row in found.fetchall()], rule.limits)
+    assert verdict.fired == is_told
+
+
 def test_steps_that_are_a_little_late_do_not_hide_the_rhythm_of_long_ones() -> None:
     def loop(t: float) -> Sequence[dict]:
         rows = []

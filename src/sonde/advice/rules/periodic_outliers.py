@@ -38,9 +38,10 @@ LIMITS = {
         50, "of the steps waiting for a processor, from which what is not regular proves nothing"
     ),
 }
-# Waiting for data, for the garbage collector, and for a GPU have rules of their own: a loop that
-# waits for its GPU only now and then waits for the work of all steps since. Waiting for a processor
-# is the machine's affair. What is left must be spent at lines at which other steps hardly are.
+# Waiting for data (and for workers to start and end), for the garbage collector, and for a GPU have
+# rules of their own: a loop that waits for its GPU only now and then waits for the work of all
+# steps since. Waiting for a processor is the machine's affair. What is left must be spent at
+# lines at which other steps hardly are.
 # The step of a sample or of a collection is the last one that began before it: a join by ranges
 # takes 20 times as long as going through both in the order of time.
 SQL = f"""
@@ -73,11 +74,15 @@ sample AS MATERIALIZED (
         WINDOW before AS (PARTITION BY host, pid ORDER BY t_ns, step NULLS LAST
                           ROWS UNBOUNDED PRECEDING))
   WHERE stack IS NOT NULL AND t_ns <= end_ns),
+loading AS (
+  SELECT DISTINCT stack FROM python.frame WHERE file LIKE '%/torch/utils/data/dataloader.py'),
 queue AS (
-  SELECT host, pid, step, SUM(queue_ns) / 1e9 AS queue_s FROM sample GROUP BY 1, 2, 3),
+  SELECT host, pid, step, SUM(queue_ns) / 1e9 AS queue_s,
+         COALESCE(SUM(worked_ns) FILTER (stack IN (FROM loading)), 0) / 1e9 AS loading_s
+  FROM sample GROUP BY 1, 2, 3),
 own_time AS (
-  SELECT *, GREATEST(0, whole_s - input_s - COALESCE(pause_s, 0) - COALESCE(queue_s, 0)
-                        - COALESCE(device_s, 0)) AS took_s
+  SELECT *, GREATEST(0, whole_s - GREATEST(input_s, COALESCE(loading_s, 0)) - COALESCE(pause_s, 0)
+                        - COALESCE(queue_s, 0) - COALESCE(device_s, 0)) AS took_s
   FROM whole LEFT JOIN pause USING (host, pid, step) LEFT JOIN queue USING (host, pid, step)
   LEFT JOIN device USING (host, pid, step)),
 raw AS MATERIALIZED (
@@ -92,7 +97,8 @@ spent AS (
   SELECT host, pid, file, lineno, func,
          COALESCE(SUM(worked_ns) FILTER (outlier), 0) / 1e9 AS in_outliers_s,
          COALESCE(SUM(worked_ns) FILTER (NOT outlier), 0) / 1e9 AS in_others_s
-  FROM step JOIN sample USING (host, pid, step) JOIN place USING (stack) GROUP BY ALL),
+  FROM step JOIN sample USING (host, pid, step) ANTI JOIN loading USING (stack)
+  JOIN place USING (stack) GROUP BY ALL),
 own AS (
   SELECT host, pid, file, lineno, func, in_outliers_s AS own_s
   FROM spent JOIN count USING (host, pid)
