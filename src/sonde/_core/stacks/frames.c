@@ -11,13 +11,16 @@
 #include <pthread.h>
 #include <string.h>
 
-/* Each try fails for itself, so that twice as many leave fewer than half of the torn stacks.
- * Without a GIL all threads move while we look, not only one of them. */
+/* Each try fails for itself, so that twice as many leave fewer than half of the torn stacks; where reading is
+ * slow, the first ones must do. Without a GIL all threads move while we look, not only one of them. */
 #ifdef Py_GIL_DISABLED
 #define TRIES 24
+#define MORE_TRIES 0
 #else
-#define TRIES 12
+#define TRIES 6
+#define MORE_TRIES 6
 #endif
+#define LONG_NS 200000
 
 /* Walk the frames from the innermost outwards. Returns 0, or -1 if something does not fit. */
 static int walk(sonde_stack *stack, const sonde_intern_handle *text, int *fresh)
@@ -187,8 +190,12 @@ enum sonde_frames_result sonde_frames_read(sonde_view *view, sonde_stack *stack,
     sonde_copy.is_strict = is_strict;
     sonde_codes_trim(); /* not in between: the stack points to what is known */
     enum sonde_frames_result found = SONDE_FRAMES_TORN;
-    for (int i = 0; i < TRIES && found == SONDE_FRAMES_TORN; i++)
+    int64_t begin_ns = sonde_clock_ns();
+    for (int i = 0; i < TRIES + MORE_TRIES && found == SONDE_FRAMES_TORN; i++) {
+        if (i >= TRIES && sonde_clock_ns() - begin_ns > LONG_NS)
+            return found;
         found = read_once(view, stack, text);
+    }
     return found;
 }
 
