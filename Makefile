@@ -172,6 +172,7 @@ $(VENV)/.installed: $(VENV)/.made $(SOURCES)
 $(VENV)/.test: pyproject.toml | $(VENV)/.installed
 	$(BIN)/python -m pip install -q '.[test]'
 	-$(BIN)/python -m pip install -q '.[itt]'  # built from source; tests skip what needs it where that fails
+	-$(BIN)/python -m pip install -q --only-binary memray '.[memray]'  # the same
 	@$(MAKE) --no-print-directory polyfill VENV=$(VENV) || echo "no webcomponents.js from npm: the tests that open traces in chrome://tracing's importer are left out"
 	@touch $@
 

@@ -23,7 +23,9 @@ def find(name: str) -> Path | None:
 
 
 @contextmanager
-def attach(name: str, pid: int, rate_hz: int, output: Path) -> Iterator[subprocess.Popen]:
+def attach(
+    name: str, pid: int, rate_hz: int, output: Path, *more: str
+) -> Iterator[subprocess.Popen]:
     """The sampler while it samples; what it found is in `output` afterwards."""
     output.unlink(missing_ok=True)
     log = output.with_suffix(".log")
@@ -32,7 +34,7 @@ def attach(name: str, pid: int, rate_hz: int, output: Path) -> Iterator[subproce
     else:
         options = ["-i", f"{1_000_000 // rate_hz}us", "-o", str(output), "-p", str(pid)]
     with log.open("wb") as file:
-        process = subprocess.Popen([str(find(name)), *options], stdout=file, stderr=file)
+        process = subprocess.Popen([str(find(name)), *options, *more], stdout=file, stderr=file)
     try:
         child.wait_until(lambda: _is_sampling(name, output, log), ATTACH_S, f"{name} sampling")
         yield process

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import re
 import sys
 import threading
 import time
@@ -106,6 +107,20 @@ def time_work(units: int, times: int) -> list[tuple[float, float]]:
     return found
 
 
+def time_native(units: int, times: int) -> list[tuple[float, float]]:
+    """The same for work that C does for Python, and in which C calls Python again."""
+    found = []
+    rows = [{"id": number, "name": str(number), "tags": [number] * 3} for number in range(200)]
+    for _ in range(times):
+        begin, cpu = time.perf_counter(), time.thread_time()
+        for _ in range(units):
+            text = json.dumps(rows)
+            re.sub("[0-9]+", lambda found: found[0], text)
+            sorted(json.loads(text), key=lambda row: -row["id"])
+        found.append((time.perf_counter() - begin, time.thread_time() - cpu))
+    return found
+
+
 def start_sonde(every: str, settings: dict[str, str]) -> str:
     import sonde
 
@@ -188,6 +203,7 @@ ACTS = {
         run_shares,
         spread,
         time_work,
+        time_native,
         start_sonde,
         stop_sonde,
         read_rss_mb,

@@ -24,3 +24,17 @@ int launch(int times)
         sum += cudaLaunchKernel(&sum, (three){1, 2, 3}, (three){4, 5, 6}, NULL, 70, NULL);
     return sum;
 }
+int wait_often(int times)
+{
+    int sum = 0;
+    for (int i = 0; i < times; i++)
+        sum += cudaStreamSynchronize(NULL);
+    return sum;
+}
+int copy_often(int times)
+{
+    int sum = 0;
+    for (int i = 0; i < times; i++)
+        sum += cudaMemcpyAsync(NULL, NULL, 64, 1, NULL);
+    return sum;
+}
