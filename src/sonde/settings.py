@@ -247,6 +247,7 @@ _FIXED = (
     Key("stack.slow", parse_switch, False, "hold the GIL to read stacks, as on an unknown Python"),
     Key("stack.native", parse_switch, False, "also the functions of C, C++ and Fortran that "
         "running threads are in; needs libdw: pip install 'sonde[native]'"),
+    Key("stack.tasks", parse_switch, True, "look twice a second at what asyncio's tasks await"),
     Key("stack.fatal", parse_switch, True, "sample all threads once more before a signal such as "
         "SIGSEGV ends the program"),
     Key("heap.every", parse_size, 0, "bytes that Python allocates between two samples of its heap, "

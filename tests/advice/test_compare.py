@@ -4,7 +4,10 @@ from __future__ import annotations
 
 import cProfile
 import json
+import os
 import random
+import subprocess
+import sys
 from types import SimpleNamespace
 
 import pyarrow as pa
@@ -14,15 +17,18 @@ from sonde.advice.compare import (
     Change,
     Comparison,
     Side,
+    _doubt_gains,
     compare,
     match_keys,
     read_changes,
     split_target,
     weigh,
 )  # fmt: skip
-from sonde.advice.compare_measures import LESS, MORE, Measure
+from sonde.advice.compare_awaits import AWAITS, compare_awaits
+from sonde.advice.compare_measures import A_RUN, LESS, MORE, RUN, Measure
 from sonde.advice.compare_waits import Owners, find_alone, read_waits
 from sonde.advice.period import Period
+from sonde.analysis.awaits import Await
 from sonde.cli.compare import _describe_comparison, _show_change
 from sonde.errors import Error
 from support.handmade_machine import GB, NOTHING, record
@@ -347,3 +353,56 @@ def test_what_was_next_to_nothing_before_is_not_told_in_thousands_of_percent() -
     assert show(2.0, 3.0, 0.5, 1.5) == "+50.0 % (+25.0 … +75.0)"
     assert show(0.01, 16.4, 14.0, 18.0) == "+16.4 (+14 … +18)"
     assert show(0.0, 16.4, 16.4, 16.4) == "+16.4"
+
+
+ASYNCIO = """
+import asyncio, sys
+async def fetch(delay): await asyncio.sleep(delay)
+async def work(number, end):
+    await fetch(number * 0.004)  # not all at once
+    while asyncio.get_running_loop().time() < end: await fetch(float(sys.argv[1]))
+async def main():
+    end = asyncio.get_running_loop().time() + 9
+    await asyncio.gather(*(work(n, end) for n in range(40)))
+asyncio.run(main())
+"""
+
+
+def test_tasks_that_await_longer_are_named_with_what_they_await(tmp_path, root, sonde_cli) -> None:
+    (tmp_path / "program.py").write_text(ASYNCIO)
+    recorded = {**os.environ, "SONDE": "1", "SONDE_COLLECTOR": "off"}
+    programs = [
+        subprocess.Popen([sys.executable, "program.py", delay], env=recorded, cwd=tmp_path)
+        for delay in ("0.03", "0.15")
+    ]
+    assert [one.wait(120) for one in programs] == [0, 0]
+    shown = sonde_cli("compare", *(str(one.pid) for one in programs)).stdout
+    assert "but: fetch (program" in shown.splitlines()[0], shown
+    assert "), awaiting asyncio.sleep, " in shown.splitlines()[0]
+    row = next(line for line in shown.splitlines() if line.startswith("fetch (program"))
+    assert "ms an await" in row and row.endswith("much worse")
+
+
+def waits_of(ended: int, ms: float = 100.0) -> Await:
+    return Await("f", "a.py", 1, "x", 1e9, ended, ended * ms * 1e6)
+
+
+def test_a_longer_await_counts_if_enough_of_them_ended() -> None:
+    ((name, old, new, low, high),) = compare_awaits(
+        [{"f": waits_of(100)}, {"f": waits_of(100, 300)}], 4.0
+    )
+    assert (name, round(old), round(new)) == ("f", 100, 300) and 0 < low < 200 < high
+    ((*_, low, high),) = compare_awaits([{"f": waits_of(12)}, {"f": waits_of(12, 150)}], 4.0)
+    assert low < 0 < high  # of few, some end early by chance
+    assert not list(compare_awaits([{"f": waits_of(9)}, {"f": waits_of(50)}], 4.0))
+
+
+def test_a_program_that_does_less_because_it_waits_longer_has_gained_nothing() -> None:
+    def change(name: str, unit: str, verdict: str) -> Change:
+        return Change(name, unit, 1, 2, 1, 1, verdict, True)
+
+    function = Measure("function", A_RUN, "")
+    rows = [(change("run", "s", "same"), RUN), (change("f", A_RUN, "better"), function)]
+    late = (change("f awaits", AWAITS.unit, "worse"), AWAITS)
+    assert [row.verdict for row, _ in _doubt_gains([*rows, late])] == ["same", "different", "worse"]
+    assert [row.verdict for row, _ in _doubt_gains(rows)] == ["same", "better"]

@@ -6,11 +6,11 @@ import json
 import math
 import re
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import asdict, dataclass, field
+from dataclasses import asdict, dataclass, field, replace
 from statistics import fmean, variance
 from typing import NamedTuple
 
-from sonde.advice import compare_measures, compare_waits
+from sonde.advice import compare_awaits, compare_measures, compare_waits
 from sonde.advice.compare_measures import Measure
 from sonde.advice.finding import Finding
 from sonde.advice.judge import PIECE_S, judge, load_rules
@@ -126,6 +126,7 @@ def compare(before: str, after: str, *, keeps_memory: bool = False) -> Compariso
         owners: compare_waits.Owners = {}
         runs_s = None if has_window else _find_runs(sides_read)
         rows, missing = read_changes(sides_read, runs_s, owners)
+        rows = _doubt_gains(rows)
         code = [row for row, measure in rows if measure.is_keyed]
         sides = [Side(words, cut.start_ns, cut.end_ns, cut.count) for words, _, cut in found]
     finally:
@@ -229,6 +230,7 @@ def read_changes(
         found += _weigh_all(measure, numbers, counts, step_ms, by_run)
         if measure is compare_measures.STEP:
             step_ms = max(row.before for row, _ in found)
+    found += _weigh_awaits(sides)
     if runs_s is not None and step_ms is None:
         found.insert(0, (_weigh_runs(*runs_s), compare_measures.RUN))
     return found, missing
@@ -252,6 +254,33 @@ def _weigh_all(
                   for side, count, scale in zip(numbers, counts, scales, strict=True)]  # fmt: skip
         if all(values) and max(map(fmean, values)) >= least:
             yield weigh(measure, key, values[0], values[1], step_ms), measure
+
+
+def _weigh_awaits(
+    sides: Sequence[tuple[HeldRecording, Period]],
+) -> Iterator[tuple[Change, Measure]]:
+    """Yield the change of what asyncio's tasks await."""
+    measure = compare_awaits.AWAITS
+    if any(recording.find_empty([compare_awaits.TABLE]) for recording, _ in sides):
+        return
+    numbers = [compare_awaits.read_all(recording, cut) for recording, cut in sides]
+    for name, old, new, low, high in compare_awaits.compare_awaits(numbers, _SURE_OF_MANY):
+        yield _make_change(measure, name, (old, new), (low, high), None), measure
+
+
+def _doubt_gains(rows: Sequence[tuple[Change, Measure]]) -> list[tuple[Change, Measure]]:
+    """Return the changes without gains that are none: a program that runs for a given time, and
+    whose tasks wait longer, takes less of everything because it does less."""
+    is_late = any(c.verdict == WORSE for c, measure in rows if measure is compare_awaits.AWAITS)
+    is_given = any(c.verdict == SAME for c, measure in rows if measure is compare_measures.RUN)
+    if not (is_late and is_given):
+        return [*rows]
+    return [
+        (replace(c, verdict=OTHER), measure)
+        if c.verdict == BETTER and c.unit == compare_measures.A_RUN
+        else (c, measure)
+        for c, measure in rows
+    ]
 
 
 def _weigh_runs(before: float, after: float) -> Change:
@@ -331,7 +360,14 @@ def weigh(
     """Return a change, and whether it is larger than the differences between the pieces."""
     old, new = fmean(before), fmean(after)
     spread = find_spread(before, after, _SURE_OF_MANY if measure.is_keyed else _SURE)
-    low, high = new - old - spread, new - old + spread
+    return _make_change(measure, key, (old, new), (new - old - spread, new - old + spread), step_ms)
+
+
+def _make_change(
+    measure: Measure, key: str, values: tuple[float, float], ends: tuple[float, float],
+    step_ms: float | None,
+) -> Change:  # fmt: skip
+    (old, new), (low, high) = values, ends
     limit, much = measure.find_limits(old, step_ms)
     if low > 0 or high < 0:
         verdict = _judge(measure, new - old) if abs(new - old) >= limit else SAME

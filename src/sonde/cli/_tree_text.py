@@ -41,7 +41,9 @@ def draw_nodes(
     for (depth, node), amount, label, place in zip(nodes, numbers, labels, places, strict=True):
         left = f"{amount}  {label:<{room}}  {place}"
         is_known = not place or not _is_own(node) or (depth > 0 and above[depth - 1] == place)
-        source = "" if is_known else _cut(find_source(node, tree), width - len(left) - 2, _LEAST)
+        source = (
+            "" if is_known else cut_text(find_source(node, tree), width - len(left) - 2, _LEAST)
+        )
         above[depth:] = [place]
         if coloured:
             left = f"{amount}  {_paint(node, label)}{' ' * (room - len(label))}  {place}"
@@ -93,10 +95,10 @@ def _cut_name(label: str, room: int) -> str:
     """Return a name in this many columns; how many threads it stands for is never cut."""
     name, times, count = label.rpartition(f" {TIMES}")
     if not times or not count.isdigit():
-        return _cut(label, room)
-    return _cut(name, room - len(times + count)) + times + count
+        return cut_text(label, room)
+    return cut_text(name, room - len(times + count)) + times + count
 
 
-def _cut(text: str, room: int, least: int = 2) -> str:
+def cut_text(text: str, room: int, least: int = 2) -> str:
     """Return a text in this many columns; nothing if there are fewer than `least`."""
     return text if len(text) <= room else text[: room - 1] + "…" if room >= least else ""

@@ -8,10 +8,12 @@ import textwrap
 from collections.abc import Iterator, Sequence
 from typing import IO
 
+from sonde.analysis import awaits
 from sonde.analysis.code_tree import SORTS, CodeNode, CodeTree, read_tree
 from sonde.analysis.profile import Profile, Selection
 from sonde.analysis.window import find_window
 from sonde.cli import _options, _table
+from sonde.cli._await_text import draw_awaits
 from sonde.cli._missing import tell_missing
 from sonde.cli._tree_text import TIMES, draw_nodes, find_source
 from sonde.store.recording import open_recording
@@ -57,20 +59,25 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 def run(args: argparse.Namespace) -> int:
     recording = open_recording(args.target)
     tell_missing(recording.sessions)
-    with recording.freeze("python.stack_sample python.thread python.frame") as still:
+    wanted = f"python.stack_sample python.thread {awaits.TABLES}"
+    with recording.freeze(wanted) as still:
         window = find_window(still, args.since, args.until)
         profile = Profile(still, Selection(window, tuple(args.thread)))
         tree = read_tree(
             profile, mine=args.mine, all_frames=args.all_frames, idle=args.idle,
             hot_calls=not args.all_frames,
         )  # fmt: skip
+        awaited = list[awaits.Await]()
+        if not args.thread and args.format == "table":
+            inside = awaits.make_inside(window)
+            awaited = awaits.read_awaits(still, inside, profile.make_owner(args.mine))
     if args.format != "table":
         found = tree.list_nodes(args.sort, least=0)
         records = [_make_record(depth, node, tree) for depth, node in found]
         _table.write_records(records, _FIELDS, args.format, args.output)
         return 0
     nodes = tree.list_nodes(args.sort, args.limit, 0.01 if args.limit else 0.0)
-    _table.write_text(args.output, lambda file: _draw(tree, nodes, args, file))
+    _table.write_text(args.output, lambda file: _draw(tree, nodes, awaited, args, file))
     return 0
 
 
@@ -88,13 +95,20 @@ def _make_record(depth: int, node: CodeNode, tree: CodeTree) -> dict[str, object
 
 
 def _draw(
-    tree: CodeTree, nodes: Sequence[tuple[int, CodeNode]], args: argparse.Namespace, file: IO[str]
-) -> None:
+    tree: CodeTree, nodes: Sequence[tuple[int, CodeNode]], awaited: Sequence[awaits.Await],
+    args: argparse.Namespace, file: IO[str],
+) -> None:  # fmt: skip
     width = shutil.get_terminal_size().columns if file.isatty() else 10**6
     for line in _describe(tree):
         file.write(textwrap.fill(line, width, subsequent_indent="  ") + "\n")
-    if not nodes:
-        return
+    if nodes:
+        _draw_tree(tree, nodes, args, file)
+    draw_awaits(awaited, tree.profile.recording.sessions[0], file)
+
+
+def _draw_tree(
+    tree: CodeTree, nodes: Sequence[tuple[int, CodeNode]], args: argparse.Namespace, file: IO[str]
+) -> None:
     file.write("\n   total  share" + ("   waiting" if _has_waits(tree) else "") + "\n")
     draw_nodes(tree, nodes, _show_numbers, _name, file)
     hidden = len(tree.list_nodes(args.sort, least=0)) - len(nodes)

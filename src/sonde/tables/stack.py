@@ -174,4 +174,29 @@ class Task:
     lineno: i64 = column("line that runs or awaits")
 
 
-ROWS = (StackSample, Thread, Sampling, LoopHold, EventLoop, LockWait, FatalSignal, Task)
+class TaskWait:
+    """What asyncio's tasks awaited: looked at twice a second while an event loop runs, and written
+    every two seconds for each place. SUM(soon_ns) / SUM(soon_ended) is how long a wait lasts, on
+    average; SUM(later_ns) / SUM(later_ended) is, if most waits last longer than half a second."""
+
+    RING_BYTES = 2**18
+    t_ns: i64 = column("when the time that this row stands for ended", "ns")
+    wall_ns: i64 = column("elapsed time that this row stands for", "ns")
+    stack: i64 = column(
+        "id of the awaits, from the coroutine of the task inwards, see python.frame"
+    )
+    waits_for: text | None = column("type of what the innermost one awaits")
+    looks: u32 = column("how often tasks were looked at")
+    tasks: u64 = column(
+        "tasks that were seen to wait here, added up over the looks; divided by `looks`, the tasks "
+        "that wait here on average"
+    )
+    soon: u64 = column("waits that were looked at again some 10 ms later")
+    soon_ended: u64 = column("of those, waits that had ended by then")
+    soon_ns: i64 = column("the time between, added up over these waits", "ns")
+    later: u64 = column("waits that were looked at again half a second later")
+    later_ended: u64 = column("of those, waits that had ended by then")
+    later_ns: i64 = column("the time between, added up over these waits", "ns")
+
+
+ROWS = (StackSample, Thread, Sampling, LoopHold, EventLoop, LockWait, FatalSignal, Task, TaskWait)

@@ -222,3 +222,11 @@ void sonde_loop_rest(sonde_sampler *s, sonde_sampled_thread *thread)
     loop->sums_ns = 0;
     loop->is_on = 0;
 }
+
+int sonde_loop_is_any(const sonde_sampler *s)
+{
+    for (uint32_t at = 0; at < s->threads.count; at++)
+        if (s->threads.list[at]->loop != NULL && s->threads.list[at]->loop->is_on)
+            return 1;
+    return 0;
+}

@@ -310,6 +310,22 @@ void sonde_sampler_name(sonde_sampler *s, sonde_sampled_thread *thread, uint32_t
         sonde_sample_thread(s, thread, s->named_text);
 }
 
+/* Return the node of a stack, root first; 0 if there is no room for it. */
+static uint32_t put_nodes(sonde_sampler *s, const sonde_frame_key *keys, int n)
+{
+    uint32_t node = 0;
+    for (int i = 0; i < n; i++)
+        if ((node = sonde_nodes_put(&s->nodes, node, &keys[i])) == 0)
+            break;
+    return node;
+}
+
+uint64_t sonde_sampler_put(sonde_sampler *s, const sonde_frame_key *keys, int n)
+{
+    uint32_t node = put_nodes(s, keys, n);
+    return node == 0 ? 0 : sonde_nodes_at(&s->nodes, node)->hash;
+}
+
 void sonde_sampler_take(sonde_sampler *s, uint32_t tid, const sonde_frame_key *keys, int n,
                         int gil)
 {
@@ -320,14 +336,9 @@ void sonde_sampler_take(sonde_sampler *s, uint32_t tid, const sonde_frame_key *k
     thread->tid = tid;
     int64_t now_ns = sonde_clock_ns(), cpu_ns = sonde_thread_cpu(tid);
     int64_t used_ns = thread->cpu_ns < 0 || cpu_ns < 0 ? 0 : cpu_ns - thread->cpu_ns;
-    uint32_t node = 0;
-    for (int i = 0; i < n; i++) {
-        node = sonde_nodes_put(&s->nodes, node, &keys[i]);
-        if (node == 0) {
-            node = sonde_sample_lose(s);
-            break;
-        }
-    }
+    uint32_t node = n == 0 ? 0 : put_nodes(s, keys, n);
+    if (n > 0 && node == 0)
+        node = sonde_sample_lose(s);
     if (node == 0)
         return;
     int is_same = node == thread->node && gil == thread->holds_gil;

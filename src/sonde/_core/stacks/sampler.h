@@ -126,6 +126,9 @@ void sonde_loop_count(sonde_sampler *s, sonde_sampled_thread *thread, const sond
 /* Write what is known of the thread's loop: it ends, or nobody looks for a while. */
 void sonde_loop_rest(sonde_sampler *s, sonde_sampled_thread *thread);
 
+/* Return whether any thread runs a loop. */
+int sonde_loop_is_any(const sonde_sampler *s);
+
 /* ---- locks (lock_waits.c) -------------------------------------------------------------- */
 
 /* Write a row about each thread that has waited for a lock for a second, and again from time to time;
@@ -155,6 +158,10 @@ void sonde_sampler_set_interval(sonde_sampler *sampler, int64_t interval_ns);
 /* Give a thread (of sampler->threads) its name. The caller makes sure that sonde_sampler_turn()
  * is not running. */
 void sonde_sampler_name(sonde_sampler *sampler, sonde_sampled_thread *thread, uint32_t name);
+
+/* Return the id of a stack that somebody else has read, outermost frame first, for python.frame; 0 if
+ * there is no room for it. The caller makes sure that sonde_sampler_turn() is not running. */
+uint64_t sonde_sampler_put(sonde_sampler *sampler, const sonde_frame_key *keys, int n);
 
 /* Take a stack that somebody else has read, outermost frame first. sonde_sampler_taken() ends a
  * round of these: threads that were not in it have ended. */

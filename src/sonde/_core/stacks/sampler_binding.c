@@ -1,5 +1,6 @@
 /* Sampler: the sampler as a Python object, and what the native thread does for it. */
 #define _GNU_SOURCE 1
+#include "stacks/frame_key.h"
 #include "stacks/helper_thread.h"
 #include "stacks/lock_object.h"
 #include "stacks/sampler.h"
@@ -14,9 +15,10 @@
 
 #define NAME_NS 50000000    /* a new thread waits at least this long for its name */
 #define NAMES_NS 1000000000 /* between two requests for names */
+#define TASKS_NS 500000000  /* between two looks at the tasks of asyncio */
 #define MET_TRIES 20        /* for the stack of a condition that is met: it may move while it is read */
 
-enum { WANT_NAMES = 1, WANT_INSPECTION = 2, WANT_STACKS = 4 };
+enum { WANT_NAMES = 1, WANT_INSPECTION = 2, WANT_STACKS = 4, WANT_TASKS = 8 };
 typedef struct {
     PyObject_HEAD
     sonde_sampler sampler;
@@ -26,6 +28,8 @@ typedef struct {
     int is_open;
     uint32_t forks; /* sonde_forks when it was started: what a parent's points to is not ours */
     int64_t named_ns, unnamed_ns;
+    int sees_tasks;
+    int64_t tasks_ns; /* when tasks were last looked at */
 } SamplerObject;
 
 SONDE_CHANGED_IN_CHILD static pthread_mutex_t lock = PTHREAD_MUTEX_INITIALIZER; /* guards `active` and its sampler */
@@ -55,6 +59,8 @@ static int find_wants(SamplerObject *self, int64_t now_ns, int is_inspection)
         self->unnamed_ns = now_ns;
     else if (now_ns - self->unnamed_ns > NAME_NS && now_ns - self->named_ns > NAMES_NS)
         wants |= WANT_NAMES;
+    if (self->sees_tasks && now_ns - self->tasks_ns > TASKS_NS && sonde_loop_is_any(&self->sampler))
+        wants |= WANT_TASKS;
     return wants;
 }
 
@@ -84,6 +90,8 @@ static int64_t take_turn(sonde_control *page)
         int wants = find_wants(self, now_ns, is_inspection);
         if (wants && sonde_helper_ask(self->inspect, wants, &self->sampler.helper_tid)) {
             self->sampler.wants_stacks = 0;
+            if (wants & WANT_TASKS)
+                self->tasks_ns = now_ns;
             if (wants & WANT_NAMES) {
                 self->named_ns = now_ns;
                 self->sampler.unnamed = 0;
@@ -283,32 +291,6 @@ static PyObject *sampler_name(SamplerObject *self, PyObject *args)
     Py_RETURN_NONE;
 }
 
-static uint64_t hash_str(uint64_t h, PyObject *str)
-{
-    Py_ssize_t bytes_n;
-    const char *bytes = PyUnicode_AsUTF8AndSize(str, &bytes_n);
-    if (bytes == NULL) {
-        PyErr_Clear();
-        return h;
-    }
-    return sonde_hash_bytes(h, bytes, (size_t)bytes_n);
-}
-
-/* Make a key of (func, file, line, first line). Returns 0, or -1 with an exception. */
-static int take_frame(SamplerObject *self, PyObject *frame, sonde_frame_key *key)
-{
-    PyObject *func, *file;
-    if (!PyArg_ParseTuple(frame, "UUii", &func, &file, &key->line, &key->first_line))
-        return -1;
-    int64_t func_id = sonde_text_id(self->text, func), file_id = sonde_text_id(self->text, file);
-    if (func_id < 0 || file_id < 0)
-        return -1;
-    key->func = (uint32_t)func_id;
-    key->file = (uint32_t)file_id;
-    key->text_hash = hash_str(hash_str(SONDE_HASH_SEED, func), file);
-    return 0;
-}
-
 static int take_stack(SamplerObject *self, PyObject *entry)
 {
     static sonde_frame_key keys[SONDE_MAX_DEPTH]; /* guarded by the GIL */
@@ -317,15 +299,12 @@ static int take_stack(SamplerObject *self, PyObject *entry)
     int gil;
     if (!PyArg_ParseTuple(entry, "IpO!", &tid, &gil, &PyList_Type, &frames))
         return -1;
-    Py_ssize_t n = PyList_GET_SIZE(frames);
-    if (n > SONDE_MAX_DEPTH)
-        n = SONDE_MAX_DEPTH;
-    for (Py_ssize_t i = 0; i < n; i++)
-        if (take_frame(self, PyList_GET_ITEM(frames, i), &keys[i]) < 0)
-            return -1;
+    int n = sonde_frame_keys_make(self->text, frames, keys);
+    if (n < 0)
+        return -1;
     pthread_mutex_lock(&lock);
     if (active == self)
-        sonde_sampler_take(&self->sampler, tid, keys, (int)n, gil);
+        sonde_sampler_take(&self->sampler, tid, keys, n, gil);
     pthread_mutex_unlock(&lock);
     return 0;
 }
@@ -345,6 +324,29 @@ static PyObject *sampler_take(SamplerObject *self, PyObject *args)
         sonde_sampler_taken(&self->sampler, begin_ns);
         sonde_store_release(&self->sampler.page->sampled, number);
     }
+    pthread_mutex_unlock(&lock);
+    Py_RETURN_NONE;
+}
+
+static PyObject *sampler_put(SamplerObject *self, PyObject *args)
+{
+    static sonde_frame_key keys[SONDE_MAX_DEPTH]; /* guarded by the GIL */
+    PyObject *frames;
+    if (!PyArg_ParseTuple(args, "O!", &PyList_Type, &frames))
+        return NULL;
+    int n = sonde_frame_keys_make(self->text, frames, keys);
+    if (n < 0)
+        return NULL;
+    pthread_mutex_lock(&lock);
+    uint64_t stack = active == self ? sonde_sampler_put(&self->sampler, keys, n) : 0;
+    pthread_mutex_unlock(&lock);
+    return stack ? PyLong_FromLongLong((int64_t)stack) : Py_NewRef(Py_None);
+}
+
+static PyObject *sampler_see_tasks(SamplerObject *self, PyObject *Py_UNUSED(none))
+{
+    pthread_mutex_lock(&lock);
+    self->sees_tasks = 1;
     pthread_mutex_unlock(&lock);
     Py_RETURN_NONE;
 }
@@ -385,6 +387,10 @@ static PyMethodDef sampler_methods[] = {
     {"take", (PyCFunction)sampler_take, METH_VARARGS,
      "take([(tid, gil, [(func, file, line, first line), …]), …], number): take the stacks of all threads, root\n"
      "first, that somebody else has read; `number` is that of the request that they answer."},
+    {"put", (PyCFunction)sampler_put, METH_VARARGS,
+     "put([(func, file, line, first line), …]): return the id of a stack, root first, for python.frame; None if\n"
+     "there is no room for it."},
+    {"see_tasks", (PyCFunction)sampler_see_tasks, METH_NOARGS, "While an event loop runs, ask for a look at its tasks."},
     {"asked", (PyCFunction)sampler_asked, METH_NOARGS, "Return the numbers of the newest requests for a sample and for an inspection."},
     {"inspected", (PyCFunction)sampler_inspected, METH_VARARGS, "inspected(number): say that this inspection is written."},
     {NULL, NULL, 0, NULL},

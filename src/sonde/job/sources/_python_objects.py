@@ -17,7 +17,7 @@ if TYPE_CHECKING:
     from types import CodeType, FrameType
     from typing import Any
 
-NAMES, INSPECTION, STACKS = 1, 2, 4  # as in sampling.c
+NAMES, INSPECTION, STACKS, TASKS = 1, 2, 4, 8  # as in sampler_binding.c
 
 _MAX_FRAMES, _MAX_LOCALS, _MAX_ITEMS, _MAX_CHARS, _MAX_DEPTH = 64, 64, 8, 200, 3
 _MAX_TASKS = 1000
@@ -204,16 +204,30 @@ def _write_tasks(emit: _core.Writer) -> None:
     now = _core.clock_ns()
     asyncio: Any = sys.modules.get("_asyncio")
     kind: Any = getattr(asyncio, "Task", None)
+    if kind is None:
+        return
     loops = _find_loops(asyncio)
     running = [*getattr(sys.modules.get("asyncio.tasks"), "_current_tasks", {}).values()]
     running += [asyncio.current_task(loop) for loop in loops]
-    for task in _list_tasks(asyncio, kind, loops):
+    for task in _open_tasks(_list_references(asyncio, loops), kind)[:_MAX_TASKS]:
         # Methods of the base type, because a subclass may override them.
-        frames, waits_for = _follow(kind.get_coro(task))
+        frames, waits_for = follow_coroutine(kind.get_coro(task))
         state = "running" if any(task is one for one in running) else "waiting"
         name = kind.get_name(task)
         for depth, (func, file, line, _first) in enumerate(reversed(frames)):
             emit(now, id(task), show(name)[1:-1], state, waits_for, depth, func, file, line)
+
+
+def list_some_tasks(most: int, turn: int) -> tuple[list[Any], int]:
+    """Return about `most` of the tasks that are not done, others at each `turn`, and how many tasks
+    each of them stands for."""
+    asyncio: Any = sys.modules.get("_asyncio")
+    kind: Any = getattr(asyncio, "Task", None)
+    if kind is None:
+        return [], 1
+    references = _list_references(asyncio, _find_loops(asyncio))
+    step = 1 + len(references) // most
+    return _open_tasks(references[turn % step :: step], kind), step
 
 
 def _find_loops(asyncio: Any) -> list[object]:
@@ -228,24 +242,32 @@ def _find_loops(asyncio: Any) -> list[object]:
         asyncio._set_running_loop(None)
 
 
-def _list_tasks(asyncio: Any, kind: Any, loops: list[object]) -> list[object]:
-    """Return every task that is not done: of every loop, from 3.14 on of those that run."""
+def _list_references(asyncio: Any, loops: list[object]) -> list[Any]:
+    """Return every task, or a weak reference to it: of every loop, from 3.14 on of those that
+    run."""
     tasks = sys.modules.get("asyncio.tasks")
-    if tasks is None or kind is None:
-        return []
-    found: list[object] = []
+    found: list[Any] = []
     for name in ("_scheduled_tasks", "_all_tasks"):
         group = getattr(tasks, name, None)
         if group is not None:
-            found = list(group)
+            # At once: to go through the WeakSet itself fails where a task begins meanwhile.
+            found = list(group.data)
             break
     found += list(getattr(tasks, "_eager_tasks", ()))
     for loop in loops:
         found += asyncio.all_tasks(loop)
-    return [one for one in found if isinstance(one, kind) and not kind.done(one)][:_MAX_TASKS]
+    return found
 
 
-def _follow(coro: object) -> tuple[list[tuple[str, str, int, int]], str | None]:
+def _open_tasks(references: list[Any], kind: Any) -> list[Any]:
+    """Return the tasks that are not done."""
+    from weakref import ref
+
+    found = [one() if isinstance(one, ref) else one for one in references]
+    return [one for one in found if isinstance(one, kind) and not kind.done(one)]
+
+
+def follow_coroutine(coro: object) -> tuple[list[tuple[str, str, int, int]], str | None]:
     """Return the chain of awaits from a coroutine inwards, outermost first, and what the innermost
     one waits for."""
     frames: list[tuple[str, str, int, int]] = []

@@ -11,6 +11,7 @@ from sonde.job.source_context import SourceContext, has_gil
 from sonde.job.sources import _python_objects
 from sonde.job.sources._machine_file import open_machine_code
 from sonde.job.sources._node_file import open_nodes
+from sonde.job.sources._task_waits import TaskWaits
 from sonde.session.files import NODES
 from sonde.tables.stack import (
     EventLoop,
@@ -20,6 +21,7 @@ from sonde.tables.stack import (
     Sampling,
     StackSample,
     Task,
+    TaskWait,
     Thread,
 )
 
@@ -38,6 +40,7 @@ class Source:
         )
         self._fatal = context.writer(FatalSignal)
         self._objects = _python_objects.Objects(context, context.writer(Task))
+        self._task_waits = TaskWaits(context.writer(TaskWait))
         self._sampler: _core.Sampler | None = None
 
     def start(self) -> None:
@@ -71,6 +74,9 @@ class Source:
             slow,
         )
         self._sampler.start(self._interval_ns(), self._context.since_ns)
+        # Without a GIL, the frames of coroutines may change while we look at them.
+        if session.values["stack.tasks"] and has_gil():
+            self._sampler.see_tasks()
         if session.values["stack.native"]:
             self._see_native(slow)
         if session.values["stack.fatal"] and not slow:
@@ -96,6 +102,7 @@ class Source:
         sampler, self._sampler = self._sampler, None
         if sampler is not None:
             sampler.stop()
+            self._task_waits.write()
 
     def configure(self) -> None:
         if self._sampler is not None:
@@ -107,6 +114,8 @@ class Source:
     def _inspect(self, wants: int) -> None:
         if self._sampler is not None:
             self._objects.answer(self._sampler, wants)
+        if self._sampler is not None and wants & _python_objects.TASKS:
+            self._task_waits.look(self._sampler)
 
 
 def _is_forbidden(may_clone: bool) -> bool:

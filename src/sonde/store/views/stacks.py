@@ -14,9 +14,11 @@ from sonde.session.heap_table import read_heap
 from sonde.session.last_stacks import read_last_stacks
 from sonde.session.stack_table import StackFrame, ThreadStack
 from sonde.store import archive
-from sonde.store.rows import open_table
+from sonde.store.rows import open_table, read_columns
 from sonde.store.view import Columns, Row, View, make_view_schema, view_of_rows
 from sonde.store.views.heap import HEAP
+from sonde.tables import name_row
+from sonde.tables.stack import TaskWait
 
 _FRAME_COLUMNS = (
     ("func", "text", "", "function"),
@@ -106,7 +108,10 @@ class _FrameView(View):
             return self.columns.empty_table()
         seen = whole.filter(pc.greater(whole["samples"], 0))["stack"]
         held = HEAP.read(sessions)["stack"]
-        sampled = pc.unique(pa.chunked_array([*seen.chunks, *held.chunks], pa.int64()))
+        awaited = _list_awaited(whole, sessions)
+        sampled = pc.unique(
+            pa.chunked_array([*seen.chunks, *held.chunks, *awaited.chunks], pa.int64())
+        )
         nodes = whole.take(_find_first(whole["stack"]))
         stacks, parents = (nodes[name].combine_chunks() for name in ("stack", "parent"))
         up = pc.index_in(parents, stacks)
@@ -124,6 +129,17 @@ class _FrameView(View):
         stack, depth, place = (pa.concat_arrays(parts) for parts in zip(*found, strict=True))
         frames = nodes.select(["func", "file", "lineno", "first_line"]).take(place)
         return pa.table([stack, depth, *frames.columns], schema=self.columns)
+
+
+def _list_awaited(whole: pa.Table, sessions: Sequence[Session]) -> pa.ChunkedArray:
+    """Return the stacks of tasks that waited. No sample is theirs: without a stack that has neither
+    a sample nor a stack inside of it, there are none, and their tables need not be read."""
+    bare = whole.filter(pc.equal(whole["samples"], 0))["stack"]
+    wanted = pa.schema([pa.field("stack", pa.int64())])
+    if pc.all(pc.is_in(bare, pc.unique(whole["parent"]))).as_py() is not False:
+        return wanted.empty_table()["stack"]
+    parts = [read_columns(one, name_row(TaskWait), wanted) for one in sessions]
+    return pa.concat_tables([wanted.empty_table(), *parts])["stack"]
 
 
 def _find_first(column: pa.ChunkedArray) -> pa.Array:
