@@ -14,6 +14,7 @@ from sonde import environ, launch
 from sonde.analysis.standstill import look_at
 from sonde.cli import _options, _table
 from sonde.cli._command_text import fit_commands
+from sonde.cli._process_roles import list_commands, read_title
 from sonde.collector.retention import measure_bytes
 from sonde.errors import ConfigError, Error, NoSession
 from sonde.fleet.hosts import find_cluster
@@ -34,6 +35,7 @@ _COLUMNS = {
     "size_bytes": "int64", "command": "string", "session": "string", "folder": "string",
     "host": "string", "job": "string", "exit_code": "int64", "exit_signal": "string",
     "exit_reason": "string", "stands": "string", "started_by": "string",
+    "title": "string", "parent": "string",
 }  # fmt: skip
 
 
@@ -76,6 +78,8 @@ def run(args: argparse.Namespace) -> int:
                 print(clean(f"process {row['pid']}: {row['stands']}"))
         names = _choose_names(found, args.long)
         shown = [{**row, **_show(row)} for row in found]
+        commands = list_commands(found, [row["command"] for row in shown])
+        shown = [{**row, "command": one} for row, one in zip(shown, commands, strict=True)]
         _table.write_text(args.output, lambda file: _draw(names, shown, file))
     else:
         print(f"nothing is recorded in {root}; try `sonde run train.py`")
@@ -187,6 +191,7 @@ def _list_place(target: str) -> list[dict[str, Any]]:
             "dur_ns": one.end_wall_ns - one.start_wall_ns,
             "size_bytes": None,
             "stands": None,
+            "title": None,
             **{name: one.row[name] for name in ("exit_code", "exit_signal", "exit_reason")},
             "word": None,
         }
@@ -234,6 +239,7 @@ def _describe(session: Session) -> dict[str, Any]:
         "dur_ns": None if end is None else end - session.start_wall_ns,
         "size_bytes": measure_bytes(session.folder),
         "stands": _describe_standstill(session, state),
+        "title": read_title(session),
         **_describe_end(session),
     }
 
@@ -249,6 +255,7 @@ def _describe_process(session: Session) -> dict[str, Any]:
         "host": session.host,
         "job": session.meta.job,
         "started_by": None,
+        "parent": session.meta.parent,
     }
 
 
