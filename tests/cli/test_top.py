@@ -212,13 +212,15 @@ def test_the_ranks_of_a_job_are_rows_and_tabs(start) -> None:
 
     async def steps(app: Top, see) -> None:
         seen = await see(until=r"2 +\d+ +running")
-        assert "[rank 0]" in seen and all(str(child.pid) in seen for child in children)
+        assert "3 processes" in seen and all(str(child.pid) in seen for child in children)
         seen = await see("down", "enter", until=r"\[rank 1\]")
         assert f"pid {children[1].pid}  rank 1/3" in seen and "functions" in seen
         assert f"pid {children[2].pid}" in await see("]", until=r"\[rank 2\]")
         assert f"pid {children[0].pid}" in await see("]", until=r"\[rank 0\]")
         assert f"pid {children[2].pid}" in await see("[", until=r"\[rank 2\]")
         assert "processes" in await see("p", until="main in")
+        assert "3 processes" in await see(until="CPU")
+        assert "pid " not in (await see("f", until="the sum of 3 processes")).splitlines()[0]
 
     drive(processes, (80, 24), steps, Choice("processes"))
 

@@ -7,6 +7,12 @@ from types import SimpleNamespace
 from sonde.tui.page import Choice
 from sonde.tui.shares import weigh
 from sonde.tui.team import find_members, sum_shares
+from sonde.tui.team_page import (
+    describe_team,
+    describe_team_losses,
+    find_most,
+    make_team_page,
+)
 from sonde.tui.tree import StackTree, Unit
 
 SECOND = 10**9
@@ -22,9 +28,10 @@ class Process:
     def __init__(
         self, pid: int, *spent: tuple[tuple[Unit, ...], bool, float], ppid: int = 9
     ) -> None:
-        meta = SimpleNamespace(ppid=ppid)
+        meta = SimpleNamespace(ppid=ppid, job="shop-9")
         self.session = SimpleNamespace(pid=pid, host="here", rank=None, meta=meta)
         self.tree, self.sums = StackTree(), {}
+        self.is_live, self.folder = True, "/job"
         for number, (stack, idle, seconds) in enumerate(spent):
             parent = -1
             for depth, unit in enumerate(stack):
@@ -32,6 +39,15 @@ class Process:
                 parent = len(self.tree) - 1
             key = pid, 100 * number + len(stack) - 1, False, idle
             self.sums[key] = (1, round(seconds * SECOND), 0)
+
+    def read_usage(self) -> dict[str, float]:
+        return {"user_pct": 15.0, "system_pct": 5.0, "rss_bytes": 2.0**20, "threads": 2.0}
+
+    def count_threads(self) -> int:
+        return 2
+
+    def list_misses(self) -> list[str]:
+        return ["some"] if self.session.pid == 1 else []
 
     def add_up(self, _window_s: float) -> dict:
         return self.sums
@@ -100,3 +116,25 @@ def test_what_happens_in_an_import_is_that_import() -> None:
     )  # all of them, with what they are part of
     assert (2 * SECOND, 2 * SECOND) in times.values() and "_find_and_load" not in times
     assert "import numpy.linalg" not in times
+
+
+def test_the_screen_sums_up_all_processes_and_names_the_one_that_differs() -> None:
+    whole, *others = describe_team(WORKERS, 10.0)
+    assert whole == "shop-9  3 processes  CPU 60%  RSS 3.0M  threads 6"
+    assert others == ["pid 2 differs: +50 % of the time in slow (wsgi.py:4)"]
+    assert describe_team_losses(WORKERS) == ["lost: samples of 1 process: enter shows which"]
+    page = make_team_page(Choice("lines", "wall", 10.0, idle=True), WORKERS)
+    assert "the sum of 3 processes" in page.title
+    rows = {row.key: row.cells for row in page.rows}
+    assert rows[APP][:3] == ("20.3", "37.0", "6.1s")
+
+
+def test_the_calls_of_a_function_are_those_of_the_process_that_spends_most_in_it() -> None:
+    assert find_most(WORKERS, Choice("lines", "wall", 10.0, idle=True), SLOW) == 1
+
+
+def test_processes_that_have_ended_do_not_count_while_others_run() -> None:
+    late = Process(4, ((WAITS, APP), False, 9))
+    late.is_live = False
+    assert "3 processes" in describe_team([late, *WORKERS], 10.0)[0]
+    assert "1 process " in describe_team([late], 10.0)[0]

@@ -54,6 +54,7 @@ class Choice:
     filter: str = ""
     thread: int | None = None  # show only this thread
     unit: Unit | None = None  # show its callers and callees
+    everyone: bool = False  # all processes as one, where there are several
     sort: dict[str, tuple[int, bool]] = field(default_factory=dict)  # view: column, reversed
 
     @property
@@ -90,7 +91,7 @@ def _pct(title: str, width: int = 6) -> PageColumn:
 
 
 _WHERE = (PageColumn("function"), PageColumn("where", cut_left=True))
-_SHARES = (_pct("self%"), _pct("total%", 7), PageColumn("self", 7, True, descends=True), *_WHERE)
+SHARES = (_pct("self%"), _pct("total%", 7), PageColumn("self", 7, True, descends=True), *_WHERE)
 _CALLS = (_pct("self%"), _pct("total%", 7), PageColumn("", 7), *_WHERE)
 _THREADS = (
     _pct("busy%"), _pct("CPU%"), _pct("GIL%"), PageColumn("now", 7), PageColumn("thread", 16),
@@ -116,10 +117,10 @@ def make_page(choice: Choice, process: TopProcess, processes: Sequence[TopProces
         page = _make_calls(choice, process)
     else:
         page = _make_shares(choice, process)
-    return _arrange(page, choice)
+    return arrange(page, choice)
 
 
-def _arrange(page: Page, choice: Choice) -> Page:
+def arrange(page: Page, choice: Choice) -> Page:
     """Return a page filtered and sorted."""
     wanted = choice.filter.casefold()
     rows = [row for row in page.rows if wanted in " ".join(row.cells).casefold()]
@@ -171,18 +172,15 @@ def list_own_shares(choice: Choice, weighed: Weighed) -> list[Share]:
 def _make_shares(choice: Choice, process: TopProcess) -> Page:
     weighed = measure(choice, process)
     rows = [
-        _make_share(
-            process, share, weighed.whole, show_duration_short(share.self_ns), share.self_ns
-        )
+        make_share(process, share, weighed.whole, show_duration_short(share.self_ns), share.self_ns)
         for share in list_own_shares(choice, weighed)
     ]
     note = "" if rows else _explain_nothing(choice, process)
-    return Page(_make_title(choice, process), _SHARES, rows, 0, note)
+    return Page(_make_title(choice, process), SHARES, rows, 0, note)
 
 
-def _make_share(
-    process: TopProcess, share: Share, whole: int, third: str, value: object
-) -> PageRow:
+def make_share(process: TopProcess, share: Share, whole: int, third: str, value: object) -> PageRow:
+    """Return the row of a function or a line."""
     unit = share.unit
     cells = (
         show_share(share.self_ns, whole), show_share(share.total_ns, whole), third, unit.func,
@@ -193,7 +191,7 @@ def _make_share(
 
 
 def _make_title(choice: Choice, process: TopProcess) -> str:
-    parts = [choice.view, _WEIGHT_WORDS[choice.weight]]
+    parts = [choice.view, WEIGHT_WORDS[choice.weight]]
     window_s = choice.window_s
     if choice.weight == "wall":
         parts.append(_describe_idle(choice, process))
@@ -204,7 +202,7 @@ def _make_title(choice: Choice, process: TopProcess) -> str:
     return " · ".join(filter(None, parts))
 
 
-_WEIGHT_WORDS = {"wall": "wall time", "cpu": "CPU time", "gil": "GIL held"}
+WEIGHT_WORDS = {"wall": "wall time", "cpu": "CPU time", "gil": "GIL held"}
 
 
 def _describe_idle(choice: Choice, process: TopProcess) -> str:
@@ -252,7 +250,7 @@ def _make_calls(choice: Choice, process: TopProcess) -> Page:
         ("callee", shares.list_callees(weighed, units, number)),
     )
     rows = [
-        _make_share(process, share, weighed.whole, word, word)._replace(loud=word == "itself")
+        make_share(process, share, weighed.whole, word, word)._replace(loud=word == "itself")
         for word, found in parts
         for share in sorted(found, key=lambda share: -share.total_ns)
     ]

@@ -21,6 +21,12 @@ from sonde.tui import header
 from sonde.tui.grid import BOLD, CURSOR, DIM, PLAIN, WARN, Grid, Line, Lines, cut
 from sonde.tui.page import WINDOWS_S, Choice, Page, make_page
 from sonde.tui.process import TopProcess
+from sonde.tui.team_page import (
+    describe_team,
+    describe_team_losses,
+    find_most,
+    make_team_page,
+)
 from sonde.tui.tree import Unit
 
 REFRESH_S = 1.0
@@ -38,8 +44,10 @@ _FOOTER = (
 _FOOTER_END = (("?", "help"), ("q", "quit"))
 _HELP = """\
 views    f functions   l lines   t threads   s stacks now   p processes
-enter    callers and callees of a function or a line; the functions of
-         a thread; a process
+         with several processes, functions and lines are the sum of all
+         until enter goes into one of them; p goes back to all
+enter    callers and callees of a function or a line (in the process that
+         spends the most in it); the functions of a thread; a process
 escape   back; drops a filter first
 [ ]      the previous process, the next process
 w c g    what is counted: wall time, CPU time, time holding the GIL
@@ -96,7 +104,8 @@ class Top(App[None]):
     def __init__(self, processes: Sequence[TopProcess], choice: Choice) -> None:
         # The terminal's own colours suit dark and light backgrounds, and any ssh.
         super().__init__(ansi_color=True)
-        self.processes, self.choice = processes, choice
+        self.processes = processes
+        self.choice = replace(choice, everyone=len(processes) > 1)
         self.at = 0
         self.frozen = False
         self.losses: list[str] = []
@@ -111,6 +120,13 @@ class Top(App[None]):
     def process(self) -> TopProcess:
         """The process that is shown."""
         return self.processes[self.at]
+
+    @property
+    def _is_team(self) -> bool:
+        """Whether all processes are shown as one."""
+        views = ("functions", "lines", "processes")
+        is_whole = self.choice.unit is None and self.choice.thread is None
+        return self.choice.everyone and self.choice.view in views and is_whole
 
     def compose(self) -> ComposeResult:
         yield from (self.head, self.title_line, self.grid, self.box, self.foot)
@@ -133,7 +149,7 @@ class Top(App[None]):
         self.set_timer(max(REFRESH_S, spent / _MOST), self._tick)
 
     def _refresh_processes(self) -> None:
-        shown = self.processes if self.choice.view == "processes" else [self.process]
+        shown = self.processes if self._is_team else [self.process]
         for process in shown:
             try:
                 process.refresh()
@@ -158,7 +174,7 @@ class Top(App[None]):
     def draw(self, *, follow: bool = True) -> None:
         """Draw what is known; read nothing new."""
         try:
-            page = make_page(self.choice, self.process, self.processes)
+            page = self._make_page()
             head = self._make_head()
         except (Error, OSError) as error:
             self._complain(error)
@@ -168,6 +184,11 @@ class Top(App[None]):
         self.grid.show(page, self.choice.find_order(), follow=follow)
         self.foot.show(self._make_foot())
 
+    def _make_page(self) -> Page:
+        if self._is_team and self.choice.view != "processes":
+            return make_team_page(self.choice, self.processes)
+        return make_page(self.choice, self.process, self.processes)
+
     def _complain(self, error: Exception) -> None:
         text = f"cannot be read: {error}"
         self.title_line.show([[(text, WARN)]])
@@ -175,6 +196,11 @@ class Top(App[None]):
     def _make_head(self) -> list[Line]:
         lines: list[Line] = []
         width = self.size.width
+        if self._is_team:
+            whole, *others = describe_team(self.processes, self.choice.window_s)
+            lost = describe_team_losses(self.processes)
+            return [[(whole, BOLD)], *([(line, WARN)] for line in others),
+                    *([(line, DIM)] for line in lost)]  # fmt: skip
         if len(self.processes) > 1:
             tabs = header.describe_tabs(self.processes, self.at, width)
             lines.append([(word, CURSOR if word.startswith("[") else PLAIN) for word in tabs])
@@ -253,7 +279,9 @@ class Top(App[None]):
         self.choice = replace(self.choice, **changes)  # type: ignore[arg-type]
         if not follow and self.choice.unit is None and self.choice.thread is None:
             self._back.clear()
-        if self.choice.view == "processes" and not self.frozen:
+        if self.choice.view == "processes":
+            self.choice = replace(self.choice, everyone=len(self.processes) > 1)
+        if self._is_team and not self.frozen:
             self._refresh_processes()
         self.draw(follow=follow)
 
@@ -281,6 +309,7 @@ class Top(App[None]):
 
     def _switch(self, to: int) -> None:
         self.at = to % len(self.processes)
+        self.choice = replace(self.choice, everyone=False)
         self.losses, self._lost_at = [], 0.0
         self._back.clear()
         if not self.frozen:
@@ -299,6 +328,8 @@ class Top(App[None]):
         elif self.choice.view == "threads" and isinstance(row.key, int):
             self._choose(view="functions", thread=row.key, filter="")
         elif isinstance(row.key, Unit):
+            if self._is_team:  # calls are those of one process
+                self.at = find_most(self.processes, self.choice, row.key)
             self._choose(unit=row.key, filter="")
         else:
             self._back.pop()
