@@ -248,8 +248,13 @@ def test_a_chain_through_torch_is_the_one_that_others_see(start, sonde_cli) -> N
     places = [names.index(name) for name in CHAIN]
     assert places == sorted(places)
     # Python's function is inside of the chain, and the call of backward() is outside.
-    assert names.index("Doubled.backward") < places[0]
-    assert places[-1] < names.index("Tensor.backward")
+    named = (
+        ("Doubled.backward", "Tensor.backward")
+        if sys.version_info >= (3, 11)
+        else ("backward",) * 2
+    )
+    assert names.index(named[0]) < places[0]
+    assert named[1] in names[places[-1] + 1 :]
     text = sonde_cli("stacks", pid, "--native").stdout
     shown = text.partition(f"Thread {pid}")[2].partition("\nThread ")[
         0

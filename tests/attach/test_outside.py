@@ -115,7 +115,9 @@ def test_a_process_in_a_container_is_read_by_the_numbers_that_we_see(tmp_path: P
         children = Path(f"/proc/{job.pid}/task/{job.pid}/children").read_text().split()
         pid = int(children[0])
         try:
-            wait_for(lambda: [len(one) for one in list_frames(pid, tmp_path)] == [3, 3])
+            # 3.10 does not say which thread is which there: only the main one is found.
+            seen = [3, 3] if sys.version_info >= (3, 11) else [3]
+            wait_for(lambda: [len(one) for one in list_frames(pid, tmp_path)] == seen)
         finally:
             os.kill(pid, signal.SIGKILL)
 

@@ -50,8 +50,11 @@ def train(
         after(step, loss)
 
 
-def load(examples: Dataset, **options: object) -> DataLoader:
-    return DataLoader(examples, batch_size=8, **options)
+def load(examples: Dataset, num_workers: int = 0, **options: object) -> DataLoader:
+    """Load in so many forked workers: from 3.14 on they would each import torch, for longer than a scenario lasts."""
+    if num_workers:
+        options["multiprocessing_context"] = "fork"
+    return DataLoader(examples, batch_size=8, num_workers=num_workers, **options)
 
 
 def pretend_gpu(util_pct: float) -> None:

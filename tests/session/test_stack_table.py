@@ -163,7 +163,7 @@ def test_old_locals_are_not_shown_as_new_ones(start, sonde_cli, root) -> None:
     full = "import resource\nresource.setrlimit(resource.RLIMIT_FSIZE, (0, 0))\nprint(flush=True)\n"
     process = start(HANGING.format(end=full + DEADLOCK))
     process.stdout.readline()  # now no file can grow
-    (session,) = root.glob("*-*/")
+    (session,) = (one for one in root.glob("*-*") if one.is_dir())
     Locals(number=1, t_ns=1, threads={str(process.pid): []}).write(str(session / "locals.json"))
     found = read(sonde_cli, process, "--locals", "--timeout", "20")
     assert {frame["locals"] for one in found["threads"] for frame in one["frames"]} == {None}

@@ -54,6 +54,17 @@ _WORDS = {
 }  # fmt: skip
 
 
+def _drop_classes() -> dict[str, str]:
+    """Return the words by module and plain name where they are clear: 3.10 names no class."""
+    plain: dict[str, set[str]] = {}
+    for key, words in _WORDS.items():
+        *module, name = (part for part in key.split(".") if not part.lstrip("_")[:1].isupper())
+        plain.setdefault(".".join((*module, name)), set()).add(words)
+    return {key: words.pop() for key, words in plain.items() if len(words) == 1}
+
+
+_PLAIN_WORDS = _drop_classes()
+
 # What the kernel knows of any wait, by its kind in python.stack_sample.
 _KINDS = {
     "gil": "the GIL", "lock": "a lock", "shared_lock": "a lock that processes share",
@@ -72,7 +83,8 @@ def describe_wait(frames: Sequence[tuple[str, str]], kind: str | None = None) ->
     for func, file in frames:
         if find_owner(file) != PYTHON:
             break
-        found = _WORDS.get(f"{name_module(file)}.{func}", found)
+        name = f"{name_module(file)}.{func}"
+        found = _WORDS.get(name) or _PLAIN_WORDS.get(name, found)
     return found
 
 

@@ -58,7 +58,7 @@ def _library() -> None:
 def find_chains(root: Path) -> list[dict[str, list[str]]]:
     (session,) = list_sessions(str(root))
     rows = sonde.open(session.folder).query(CHAINS).to_pylist()
-    return [row for row in rows if "PyArray_Sort" in row["funcs"]]
+    return [row for row in rows if "array_sort" in row["funcs"]]
 
 
 @pytest.mark.usefixtures("_library")
@@ -71,7 +71,8 @@ def test_samples_of_numpy_go_on_below_python_and_the_signal_is_given_back(
         at = chain["funcs"].index("sort_numbers")
         assert chain["funcs"][at + 1] == "sort"
         # Between Python's function and NumPy's there is none of Python's own calls.
-        assert chain["funcs"][at + 2 : at + 4] == ["array_sort", "PyArray_Sort"]
+        assert chain["funcs"][at + 2] == "array_sort"
+        assert chain["funcs"][at + 3] in ("PyArray_Sort", "_new_sortlike")  # NumPy 2.2, on 3.10
         assert all("_multiarray_umath" in file for file in chain["files"][at + 2 : at + 4])
     (tmp_path / "end").touch()
     out, errors = process.communicate(timeout=60)

@@ -23,6 +23,7 @@ typedef struct {
 
 static struct {
     string (*dump)(bool collectives, bool stacks, bool active);
+    string (*dump_of)(bool collectives, bool stacks, bool active, const string *backend); /* from torch 2.15 on */
     void (*free)(void *); /* operator delete */
 } recorders[SONDE_RECORDERS];
 
@@ -343,23 +344,41 @@ static void take_all(pickle *from)
 
 /* ---- asking --------------------------------------------------------------------------------------------- */
 
+static void *find(void *library, const char *name)
+{
+    return library == NULL || name == NULL ? NULL : dlsym(library, name);
+}
+
 int sonde_flight_recorder_open(int recorder, void *library)
 {
     static const char *const names[] = {"_ZN4c10d13dump_fr_traceB5cxx11Ebbb",
                                         "_ZN4c10d15dump_nccl_traceB5cxx11Ebbb"};
-    recorders[recorder].dump =
-        (string(*)(bool, bool, bool))(library == NULL ? NULL : dlsym(library, names[recorder]));
-    recorders[recorder].free = library == NULL ? NULL : (void (*)(void *))dlsym(library, "_ZdlPv");
-    if (recorders[recorder].free == NULL)
-        recorders[recorder].dump = NULL;
-    return recorders[recorder].dump == NULL ? -ENOENT : 0;
+    static const char *const of_names[] = {
+        "_ZN4c10d13dump_fr_traceEbbbRKNSt7__cxx1112basic_stringIcSt11char_traitsIcESaIcEEE", NULL};
+    *(void **)&recorders[recorder].dump = find(library, names[recorder]);
+    *(void **)&recorders[recorder].dump_of = find(library, of_names[recorder]);
+    *(void **)&recorders[recorder].free = find(library, "_ZdlPv");
+    return sonde_flight_recorder_has(recorder) ? 0 : -ENOENT;
 }
 
-int sonde_flight_recorder_has(int recorder) { return recorders[recorder].dump != NULL; }
+int sonde_flight_recorder_has(int recorder)
+{
+    return recorders[recorder].free != NULL && (recorders[recorder].dump != NULL || recorders[recorder].dump_of != NULL);
+}
+
+static string dump(int recorder)
+{
+    if (recorders[recorder].dump != NULL)
+        return recorders[recorder].dump(true, false, false);
+    /* The recorder that torch itself takes where none is named. A short std::string points into itself. */
+    string backend = {.bytes = 4, .small = "gloo"};
+    backend.at = backend.small;
+    return recorders[recorder].dump_of(true, false, false, &backend);
+}
 
 int sonde_flight_recorder_ask(int recorder, const sonde_intern_handle *texts, void (*each)(const sonde_recorder_entry *))
 {
-    string answer = recorders[recorder].dump(true, false, false);
+    string answer = dump(recorder);
     pickle from = {.at = (const uint8_t *)answer.at, .texts = texts, .each = each};
     /* A short string lies inside the struct, which has moved; no answer is that short. */
     if (answer.bytes < sizeof answer.small)

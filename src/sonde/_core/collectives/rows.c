@@ -288,6 +288,14 @@ static int knows_group(uint32_t name)
     return found;
 }
 
+static int knows_any_group(void)
+{
+    pthread_mutex_lock(&sonde_collectives.lock);
+    int found = sonde_collectives.groups_n != 0;
+    pthread_mutex_unlock(&sonde_collectives.lock);
+    return found;
+}
+
 static int ask_groups(void *Py_UNUSED(none))
 {
     PyObject *ask = Py_XNewRef(sonde_collectives.ask);
@@ -356,6 +364,8 @@ static void settle_work(sonde_observed_work *work, int64_t now_ns, int is_last)
                        !sonde_collectives.is_unreadable && sonde_collectives.asking_ns < work->begin_ns + 10 * NEAR_NS;
     if (work->is_taken || (will_have_entry && !is_last))
         return;
+    if (!will_have_entry && !knows_any_group())
+        ask_python(); /* without a recorder nothing else tells that there are groups, and this process's rank */
     if (work->end_ns != 0) {
         write_row(NULL, work, sonde_collectives.ended);
         sonde_observed_update(work, 1);
