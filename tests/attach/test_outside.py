@@ -122,6 +122,24 @@ def test_a_process_in_a_container_is_read_by_the_numbers_that_we_see(tmp_path: P
             os.kill(pid, signal.SIGKILL)
 
 
+NAMED = """
+import ctypes, threading, time
+def nap(): ctypes.CDLL(None).prctl(15, b"reader-1", 0, 0, 0); print("ready", flush=True); time.sleep(1000)
+threading.Thread(target=nap, daemon=True).start()
+time.sleep(1000)
+"""
+
+
+def test_threads_have_the_names_that_the_kernel_knows() -> None:
+    with subprocess.Popen([sys.executable, "-c", NAMED], stdout=subprocess.PIPE) as process:
+        try:
+            assert process.stdout is not None and process.stdout.readline()
+            found = {one.name for one in outside.read_stacks(process.pid).threads}
+        finally:
+            process.kill()
+    assert found == {"MainThread", "reader-1"}
+
+
 def test_what_cannot_be_read_is_one_line(sonde_cli) -> None:
     with subprocess.Popen(["sleep", "1000"]) as process:
         done = sonde_cli("stacks", process.pid)

@@ -165,10 +165,21 @@ class OutsideReader:
 
     def describe(self, tid: int, walk: FrameWalk) -> ThreadStack:
         """Return the stack of a thread with names."""
-        one = ThreadStack(tid, None, time.monotonic_ns())
+        one = ThreadStack(tid, self._find_thread_name(tid), time.monotonic_ns())
         one.idle = self._is_idle(tid)
         one.frames = [frame for place in walk.places if (frame := self._name(*place))]
         return one
+
+    def _find_thread_name(self, tid: int) -> str | None:
+        """Return the name that the kernel knows, which Python sets from 3.14 on, and libraries at
+        any time; None if it is that of the process."""
+        if tid == self._process.pid:
+            return "MainThread"
+        try:
+            name, whole = (self._process.read(f"{at}comm") for at in (f"task/{tid}/", ""))
+        except OSError:
+            return None
+        return None if name == whole else name.decode(errors="replace").strip() or None
 
     def _list_tasks(self) -> dict[int, int]:
         """Return the numbers of the threads as we see them, by those that the process has for them:
