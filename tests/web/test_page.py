@@ -271,6 +271,8 @@ def _see_search(browser: Browser, recording: sonde.Recording) -> None:
     WHERE stack IN (SELECT stack FROM python.frame WHERE func = 'burn')"""
     assert int(browser.run("+flame.search.dataset.ns")) == recording.query(sql)["n"][0].as_py()
     assert browser.run("document.querySelectorAll('.frame.hit').length") > 0
+    owners = "[...document.querySelectorAll('#flame .owners span')].map(one => one.textContent)"
+    assert browser.run(owners) == ["your code", "a library", "Python itself"]
     browser.run("setState({search: ''})")
 
 

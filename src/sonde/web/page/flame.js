@@ -23,6 +23,8 @@ function openFlame() {
   Object.assign(flame, made);
   flame.box = make("div", { class: "frames", role: "tree", "aria-label": "Frames: arrows move, Enter zooms" });
   made.body.append(flame.box);
+  flame.owners = make("div", { class: "owners dim", "aria-label": "Colours" });
+  made.body.after(flame.owners);
   flame.box.addEventListener("click", (event) => zoomTo(itemOf(event.target)));
   flame.box.addEventListener("keydown", keyFrame);
   tip(flame.box, (event) => { const item = itemOf(event.target); return item ? describeFrame(item) : ""; });
@@ -145,6 +147,7 @@ function measureFlame() {  // only if it can have changed: it makes the browser 
   if (flame.measured !== key) Object.assign(flame, { measured: key, width: flame.body.clientWidth, height: flame.body.clientHeight });
 }
 function layFrames() {
+  drawOwners();
   if (!flame.sums) return;
   measureFlame();
   const width = flame.width, found = [];
@@ -208,6 +211,13 @@ function drawFrame(item, at) {
   if (node.waits > 0 && change === null) box.append(make("span", { class: "wait", style: { width: (100 * node.waits) / node.total + "%" } }));
   return box;
 }
+// What the colours mean: whose code it is, or how its share has changed.
+function drawOwners() {
+  const change = [["grow", "more"], ["shrink", "less"]].map(([name, text]) => [`var(--${name})`, text]);
+  const owners = ["mine", "library", "python"].map((owner) => [`hsl(${HUES[owner]} var(--sat) var(--${owner === "mine" ? "mine" : "lib"}-l))`, OWNERS[owner]]);
+  flame.owners.replaceChildren(...(isDiff() ? change : owners).map(([background, text]) => make("span", {}, make("i", { style: { background } }), text)));
+}
+
 function tone(node, owner) {
   let hash = 7;
   const text = node.place < 0 ? "thread" : names.files[0][names.places[1][node.place]] + names.places[0][node.place];
