@@ -12,9 +12,9 @@ import duckdb
 import pytest
 
 import sonde
-from sonde.advice.finding import Advice, Tally
+from sonde.advice.finding import Advice, Outcome, Tally
 from sonde.advice.judge import _LOOPS as LOOPS
-from sonde.advice.judge import choose_some, load_rules
+from sonde.advice.judge import _leave_out, choose_some, load_rules
 from sonde.advice.rules import loop_blocked, slow_rank
 from sonde.advice.verdict import Verdict
 from sonde.session.folder import list_sessions
@@ -356,6 +356,15 @@ def test_only_sleep_in_collectives_is_lost_to_them(travels_idle: bool, is_told: 
     assert verdict.evidence["travelling_pct"] == pytest.approx(40)
     assert verdict.fired == is_told
     assert verdict.lost_pct == pytest.approx(40 if is_told else 0)
+
+
+def test_steps_that_are_longer_from_a_moment_on_are_not_called_outliers_as_well() -> None:
+    rules = load_rules(["periodic_outliers", "step_change"])
+    votes = [Verdict(piece, True, lost_pct=15.0, most="warning") for piece in range(5)]
+    outcomes = [Outcome(rule.name, "found", "in 5 of 5 pieces") for rule in rules]
+    kept = _leave_out([(rule, Tally(votes, danger=False)) for rule in rules], outcomes)
+    assert [rule.name for rule, _tally in kept] == ["step_change"]
+    assert "left to step_change" in outcomes[0].detail
 
 
 @pytest.mark.parametrize(("file", "is_told"), [("dataloader.py", False), ("saving.py", True)])

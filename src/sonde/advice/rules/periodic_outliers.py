@@ -18,6 +18,7 @@ from sonde.advice.rules._code import PLACE, show_place
 from sonde.advice.verdict import LEVELS, Limit, Limits, Rows, Verdict
 
 CROWD = "info"
+UNLESS = ("step_change", "slower_steps")  # from some moment on, long steps are the usual ones
 NEEDS = ("python.torch_step.dur_ns",)
 AT_ONCE = True  # how many steps lie between two outliers cannot be told across gaps
 LIMITS = {
