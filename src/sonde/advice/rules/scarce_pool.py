@@ -68,9 +68,15 @@ past AS (
   JOIN sample USING (piece, host, pid, thread) JOIN place ON place.stack = sample.stack
   ANTI JOIN asking ON asking.stack = sample.stack
   WHERE idle AND COALESCE(wait, 'other') NOT IN ('gil', 'lock', 'shared_lock') GROUP BY ALL),
+-- A queue is not fair: one thread may get most of it, and wait for little.
+busy AS (
+  SELECT piece, host, pid, place.file AS in_file, place.lineno AS in_line, SUM(wall_ns) AS busy_ns
+  FROM sample JOIN place USING (stack) WHERE idle AND thread <> pid GROUP BY ALL),
 used AS (
-  FROM past QUALIFY ROW_NUMBER() OVER (
-    PARTITION BY piece, host, pid, file, lineno, func ORDER BY used_ns DESC) = 1),
+  SELECT past.* EXCLUDE (used_ns), busy_ns AS used_ns
+  FROM past JOIN busy USING (piece, host, pid, in_file, in_line)
+  QUALIFY ROW_NUMBER() OVER (
+    PARTITION BY piece, host, pid, file, lineno, func ORDER BY past.used_ns DESC) = 1),
 frame AS (
   SELECT stack, depth, func, file, is_own,
          MAX(depth) FILTER (is_own) OVER (PARTITION BY stack) AS top
