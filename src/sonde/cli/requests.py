@@ -50,11 +50,12 @@ SELECT COUNT(*) AS requests, SUM(dur_ns) / 1e9 AS total_s, MAX(others) + 1 AS at
        MIN(epoch_ns(ts)) AS first_ns, MAX(epoch_ns(ts) + dur_ns) AS last_ns,
        COUNT(*) FILTER (status >= 500 OR error IS NOT NULL) AS failed
 FROM python.request WHERE {inside}"""
+# BETWEEN: DuckDB 1.5 makes of `<= 2` a plan that it then fails to bind.
 _SINGLE = """
 SELECT ts, host, pid, thread, t_ns, method, coalesce(route, '(no route)') AS route, dur_ns, status,
        error, file, first_line
 FROM python.request WHERE {inside}
-QUALIFY row_number() OVER (PARTITION BY method, route ORDER BY dur_ns DESC) <= 2
+QUALIFY row_number() OVER (PARTITION BY method, route ORDER BY dur_ns DESC) BETWEEN 1 AND 2
 ORDER BY dur_ns DESC LIMIT {most}"""
 # A callback that keeps the loop for longer than this makes others late. A row of python.event_loop
 # is written at the end of its time; those count that share time with the requests.
