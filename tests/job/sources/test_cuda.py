@@ -155,10 +155,7 @@ def test_waits_and_copies_of_a_real_device_are_seen_beside_graphs_and_forks(
     calls = {row["call"]: row["calls"] for row in waits}
     assert calls["cudaDeviceSynchronize"] >= 10 and calls["cudaStreamSynchronize"] >= 10
     copies = query(
-        "SELECT DISTINCT direction, pinned, bytes FROM python.cuda_call"
-        " WHERE kind = 'copy' AND func = 'copy' AND bytes = 4194304 ORDER BY pinned"
-    ).to_pylist()
-    assert [tuple(row.values()) for row in copies] == [
-        ("host to device", False, 1 << 22),
-        ("host to device", True, 1 << 22),
-    ]
+        "SELECT pinned, SUM(bytes)::INT AS bytes FROM python.cuda_call"
+        " WHERE kind = 'copy' AND direction = 'host to device' GROUP BY 1 ORDER BY 1"
+    ).to_pylist()  # of both ways of copying, twice 4 MiB each, and little else
+    assert [(row["pinned"], row["bytes"] >> 22) for row in copies] == [(False, 2), (True, 2)]

@@ -163,6 +163,20 @@ static PyObject *child_end(PyObject *Py_UNUSED(module), PyObject *at_exit)
     return PyCFunction_New(&end_child_method, at_exit);
 }
 
+/* ---- what a child may not destroy ---------------------------------------------------- */
+
+static PyObject *fork_hold(PyObject *Py_UNUSED(module), PyObject *object)
+{
+    Py_INCREF(object);
+    Py_RETURN_NONE;
+}
+
+static PyObject *fork_let_go(PyObject *Py_UNUSED(module), PyObject *object)
+{
+    Py_DECREF(object);
+    Py_RETURN_NONE;
+}
+
 PyMethodDef sonde_fork_methods[] = {
     {"follow_forks", follow_forks, METH_VARARGS,
      "follow_forks(begin, delay_ns): have forked children call `begin` at their first row or after\n"
@@ -177,6 +191,9 @@ PyMethodDef sonde_fork_methods[] = {
     {"child_end", child_end, METH_O,
      "child_end(at_exit): return a function for the end of a multiprocessing child, which makes this\n"
      "call unless the child ends in order and has never used what it inherited."},
+    {"fork_hold", fork_hold, METH_O,
+     "fork_hold(object): keep this until fork_let_go(). A forked child, which never calls that, never destroys its copy."},
+    {"fork_let_go", fork_let_go, METH_O, "fork_let_go(object): undo fork_hold(), in the process that called it."},
     {"forks", forks, METH_NOARGS, "Return how many forks lie between this process and the one that loaded the core."},
     {"forked_ns", forked_ns, METH_NOARGS,
      "Return when this process was forked; 0 if it was not, or if Python did not know of the fork."},

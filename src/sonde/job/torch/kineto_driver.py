@@ -76,6 +76,7 @@ class Kineto:
         if self.device is not None:
             event = sys.modules["torch.cuda"].Event()
             event.record()
+            _core.fork_hold(event)  # a child that destroys it is aborted: CUDA does not work there
             self._event = event
 
     def is_settled(self) -> bool:
@@ -86,6 +87,8 @@ class Kineto:
         """Stop the profiler; what was recorded is kept until save() or drop()."""
         module = sys.modules["torch.autograd.profiler"]
         self._unwatch(module)
+        if self._event is not None:
+            _core.fork_let_go(self._event)
         self._profile = self._event = None
         _ours.discard(self)  # after a fork it may be forgotten already
         try:
