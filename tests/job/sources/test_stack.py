@@ -598,7 +598,7 @@ import re, tempfile, zlib
 
 class Seen:
     def __init__(self):
-        self.items = list(range(3000))
+        self.items = list(range(9000))
         self.many = [None] * 1_000_000
 
     def has(self, item):
@@ -664,7 +664,7 @@ def work(until):
         for _ in range(5):
             [shorten(seen) for _ in range(10)], leave(data * 40), merge(known)
             lengthen(text, "b"), [cut(seen) for _ in range(200)], [fail() for _ in range(5000)]
-        for number in range(2900, 3000):
+        for number in range(8900, 9000):
             seen.has(number), find(15000, listed)
 """
 
