@@ -173,7 +173,7 @@ for _ in range(70):
 
 
 @pytest.mark.skipif(
-    sys.version_info >= (3, 14), reason="multiprocessing forgets it before any of our code can run"
+    sys.version_info >= (3, 13), reason="multiprocessing forgets it before any of our code can run"
 )
 def test_an_exception_of_a_multiprocessing_child_is_in_its_recording(run, root) -> None:
     run(
