@@ -4,7 +4,11 @@ from __future__ import annotations
 
 import asyncio
 import gc
+import sys
+import time
 import weakref
+
+import pytest
 
 import sonde
 from sonde.job.sources import _task_waits
@@ -42,6 +46,9 @@ def test_without_the_setting_nobody_looks(run, root) -> None:
 
 
 class Sampler:
+    def pause(self, us: int) -> None:
+        time.sleep(us / 1e6)
+
     def put(self, frames: list[tuple[str, str, int, int]]) -> int:
         return hash(tuple(frames))
 
@@ -103,3 +110,26 @@ def test_a_look_keeps_nothing_alive() -> None:
     asyncio.run(main())
     gc.collect()
     assert [one() for one in seen] == [None, None]
+
+
+FORKS = """
+import asyncio, os, warnings
+async def main():
+    others = [asyncio.create_task(asyncio.sleep(60)) for _ in range(20)]
+    with warnings.catch_warnings(record=True) as seen:
+        warnings.simplefilter("always")
+        for _ in range(400):
+            pid = os.fork()
+            if pid == 0:
+                os._exit(0)
+            os.waitpid(pid, 0)
+            await asyncio.sleep(0.002)
+    print(len(seen))
+asyncio.run(main())
+"""
+
+
+@pytest.mark.skipif(sys.version_info < (3, 12), reason="this Python does not warn of forks")
+def test_nobody_is_warned_of_forks_because_tasks_are_looked_at(run_anew) -> None:
+    said = {on: run_anew(FORKS, SONDE=on, SONDE_COLLECTOR="off").stdout for on in ("0", "1")}
+    assert said["0"] == said["1"] == "0\n"

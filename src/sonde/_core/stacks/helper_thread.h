@@ -18,4 +18,10 @@ int sonde_helper_ask(PyObject *inspect, int wants, uint32_t *tid);
  * waits; nobody may ask the helper meanwhile. In the helper itself it does nothing. */
 int sonde_helper_join(void);
 
+/* From now on it ends before a fork, in Pythons that would warn of it. Needs the GIL. */
+void sonde_helper_follow_forks(void);
+
+/* In the helper: let others have the GIL for so long, or until somebody waits for its end. */
+void sonde_helper_pause(int us);
+
 #endif

@@ -213,6 +213,7 @@ static PyObject *sampler_start(SamplerObject *self, PyObject *args)
         return sonde_raise(status, "sampler");
     self->sampler.since_ns = since_ns;
     sonde_sampler_set_interval(&self->sampler, interval_ns);
+    sonde_helper_follow_forks();
     self->is_open = 1;
     self->forks = sonde_forks;
     Py_INCREF(self); /* the native thread's reference; stop() gives it back */
@@ -351,6 +352,15 @@ static PyObject *sampler_see_tasks(SamplerObject *self, PyObject *Py_UNUSED(none
     Py_RETURN_NONE;
 }
 
+static PyObject *sampler_pause(SamplerObject *Py_UNUSED(self), PyObject *us)
+{
+    int pause_us = (int)PyLong_AsLong(us);
+    if (pause_us == -1 && PyErr_Occurred())
+        return NULL;
+    sonde_helper_pause(pause_us);
+    Py_RETURN_NONE;
+}
+
 static PyObject *sampler_asked(SamplerObject *self, PyObject *Py_UNUSED(none))
 {
     const sonde_control *page = self->sampler.page;
@@ -391,6 +401,7 @@ static PyMethodDef sampler_methods[] = {
      "put([(func, file, line, first line), …]): return the id of a stack, root first, for python.frame; None if\n"
      "there is no room for it."},
     {"see_tasks", (PyCFunction)sampler_see_tasks, METH_NOARGS, "While an event loop runs, ask for a look at its tasks."},
+    {"pause", (PyCFunction)sampler_pause, METH_O, "pause(us): within inspect(), wait so long, or until a fork."},
     {"asked", (PyCFunction)sampler_asked, METH_NOARGS, "Return the numbers of the newest requests for a sample and for an inspection."},
     {"inspected", (PyCFunction)sampler_inspected, METH_VARARGS, "inspected(number): say that this inspection is written."},
     {NULL, NULL, 0, NULL},

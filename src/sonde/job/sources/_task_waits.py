@@ -13,7 +13,7 @@ if TYPE_CHECKING:
     from typing import Any
     from weakref import ref
 
-_SOON_S = 0.01  # after a look, the same waits are looked at again: a short one has ended
+_SOON_US = 10_000  # after a look, the same waits are looked at again: a short one has ended
 _ROWS_NS = 2_000_000_000  # between two times that rows are written
 _MOST_TASKS = 32  # of one look; each then stands for several
 _MOST_PLACES = 256  # between two times that rows are written
@@ -55,7 +55,7 @@ class TaskWaits:
         self._looks += 1
         self._looked_ns = now_ns = _core.clock_ns()
         self._next_ns = now_ns + _REST * (time.thread_time_ns() - cpu_ns)
-        time.sleep(_SOON_S)
+        sampler.pause(_SOON_US)  # a fork ends it: Python would warn of this thread
         gap_ns = _core.clock_ns() - now_ns
         for place, ended in _list_ended(self._watched):
             place.soon += 1
