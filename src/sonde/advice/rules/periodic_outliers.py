@@ -117,8 +117,9 @@ SELECT piece, host, pid, ANY_VALUE(rank) AS rank, COUNT(*) AS steps, SUM(whole_s
        MEDIAN(took_s * 1e9) FILTER (outlier) AS outlier_ns,
        LIST(step ORDER BY step) FILTER (outlier) AS outliers,
        LIST(took_s - usual_s ORDER BY step) FILTER (outlier) AS excesses_s,
-       ANY_VALUE(CASE WHEN samples > 0 THEN 100 * COALESCE(own_s, 0) / NULLIF(excess_s, 0) END)
-         AS explained_pct,
+       -- Several threads may work for an outlier at the same time.
+       ANY_VALUE(CASE WHEN samples > 0
+         THEN LEAST(100, 100 * COALESCE(own_s, 0) / NULLIF(excess_s, 0)) END) AS explained_pct,
        ANY_VALUE(place.file) AS file, ANY_VALUE(place.lineno) AS lineno,
        ANY_VALUE(place.func) AS func, ANY_VALUE(util_pct) AS util_pct
 FROM step JOIN count USING (host, pid) LEFT JOIN top USING (host, pid) LEFT JOIN gpu USING (host)
