@@ -1,5 +1,6 @@
 /* Map: a file mapped into this process. */
 #include "binding/binding.h"
+#include "kernel/filter.h"
 #include "kernel/map_guard.h"
 
 #include <errno.h>
@@ -49,7 +50,7 @@ static PyObject *map_new(PyTypeObject *type, PyObject *args, PyObject *kwargs)
 
 static void map_dealloc(MapObject *self)
 {
-    if (self->mem != NULL) {
+    if (self->mem != NULL && !sonde_had_later_filter()) { /* it may forbid to give memory back */
         sonde_guard_remove(self->mem);
         munmap(self->mem, self->bytes);
     }

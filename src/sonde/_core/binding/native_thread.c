@@ -17,6 +17,8 @@
 #include <string.h>
 #include <sys/prctl.h>
 
+enum { END = 1, PARK = 2 };
+
 /* How late we see a request whose sender died before waking us. */
 #define CHECK_NS 1000000000
 /* How long a queued call may wait before a thread makes Python see it. */
@@ -30,8 +32,9 @@ typedef struct NativeThreadObject {
     pthread_t thread;
     int running;       /* under the GIL: a thread was made and not joined */
     uint32_t forks;    /* sonde_forks then: a parent's thread does not exist here */
-    uint32_t leave;    /* atomic, as is `pending` */
+    uint32_t leave;    /* atomic, as are the next two: END or PARK */
     uint32_t pending;  /* obey is queued, or being called */
+    uint32_t parked;   /* the thread sleeps for good */
     int is_obeying;    /* under the GIL: it is being called */
     struct NativeThreadObject *next; /* of `threads` */
     sonde_upkeep upkeep; /* its strings are copies of our own */
@@ -188,7 +191,8 @@ static void *watch(void *arg)
         }
         int64_t nudge_ns = push_obey(self);
         sonde_upkeep_turn(&self->upkeep, self->page);
-        sonde_guard_renew();
+        if (!sonde_had_later_filter())
+            sonde_guard_renew();
         sonde_store_relaxed(&self->page->pages_lost, sonde_guard_lost());
         int64_t due_ns = take_turn(self->page), check_ns = sonde_clock_ns() + nudge_ns;
         sem_post(&turns);
@@ -196,6 +200,8 @@ static void *watch(void *arg)
             sonde_wait_until(&self->page->bell, bell, due_ns < check_ns ? due_ns : check_ns);
     }
     rest();
+    if (sonde_load_acquire(&self->leave) == PARK)
+        sonde_thread_park(&self->parked);
     return NULL;
 }
 
@@ -289,7 +295,9 @@ static void unlink_thread(NativeThreadObject *self)
 static PyObject *thread_stop(NativeThreadObject *self, PyObject *Py_UNUSED(none))
 {
     int was_running;
-    sonde_store_release(&self->leave, 1);
+    /* A thread ends with calls that a filter may forbid, so that one is left asleep then. */
+    int parks = sonde_had_later_filter();
+    sonde_store_release(&self->leave, parks ? PARK : END);
     SONDE_EXCLUDE_BEGIN(&list)
     was_running = is_running(self);
     self->running = 0;
@@ -301,9 +309,15 @@ static PyObject *thread_stop(NativeThreadObject *self, PyObject *Py_UNUSED(none)
     sonde_control_ring(self->page);
     pthread_t thread = self->thread;
     Py_BEGIN_ALLOW_THREADS
-    pthread_join(thread, NULL);
-    sonde_nudge_join(&self->nudge);
+    if (parks) {
+        sonde_thread_await_parked(&self->parked);
+    } else {
+        pthread_join(thread, NULL);
+        sonde_nudge_join(&self->nudge);
+    }
     Py_END_ALLOW_THREADS
+    if (parks)
+        Py_RETURN_NONE; /* the thread keeps this object */
     sonde_keeper_leave(&self->upkeep.keeper);
     /* obey is still queued: the interpreter holds our address for good, so this object stays. */
     if (!sonde_load_acquire(&self->pending) || self->is_obeying)
@@ -316,7 +330,7 @@ static void end_thread(NativeThreadObject *self)
 {
     if (!is_running(self))
         return;
-    sonde_store_release(&self->leave, 1);
+    sonde_store_release(&self->leave, END);
     sonde_control_ring(self->page);
     /* The thread needs no GIL, and ends within a millisecond. */
     pthread_join(self->thread, NULL);

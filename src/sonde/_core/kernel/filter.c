@@ -1,6 +1,7 @@
 /* Asking about system calls that may be forbidden on pain of death. */
 #define _GNU_SOURCE 1
 #include "kernel/filter.h"
+#include "format/format.h"
 #include "format/ordering.h"
 #include "kernel/fork.h"
 #include "kernel/keeper.h"
@@ -39,6 +40,7 @@ static struct {
     int is_counted;
     int filters;      /* how many there were when that was first asked */
     uint32_t is_more; /* atomic: there are more by now */
+    int64_t asked_ns; /* atomic: when that was asked last */
 } watched = {.fd = -1};
 
 /* ---- whether there is one ----------------------------------------------------------------- */
@@ -94,10 +96,19 @@ static int ask_watched(void)
 
 int sonde_has_later_filter(void)
 {
+    int64_t now_ns = sonde_clock_ns();
     int filters = sonde_had_later_filter() ? -1 : ask_watched();
     if (watched.is_counted && filters > watched.filters)
         sonde_store_relaxed(&watched.is_more, 1u);
+    sonde_store_relaxed(&watched.asked_ns, now_ns);
     return sonde_had_later_filter();
+}
+
+int sonde_has_later_filter_within(int64_t age_ns)
+{
+    if (sonde_clock_ns() - sonde_load_relaxed(&watched.asked_ns) <= age_ns)
+        return sonde_had_later_filter();
+    return sonde_has_later_filter();
 }
 
 int sonde_filter_watch(void)

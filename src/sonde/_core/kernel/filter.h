@@ -5,6 +5,8 @@
 #ifndef SONDE_FILTER_H
 #define SONDE_FILTER_H
 
+#include <stdint.h>
+
 /* Is there such a filter? */
 int sonde_has_filter(void);
 
@@ -21,6 +23,11 @@ void sonde_filter_unwatch(void);
 
 /* Has one come? Any thread; it takes one pread(), some microseconds. */
 int sonde_has_later_filter(void);
+
+/* The same, but an answer that is no older than `age_ns` will do. Before a call that a filter may forbid,
+ * SONDE_NOW_NS: whoever looked only once a turn was ended by one that came after the look. */
+#define SONDE_NOW_NS 50000
+int sonde_has_later_filter_within(int64_t age_ns);
 
 /* Has one been seen? It costs nothing. */
 int sonde_had_later_filter(void);

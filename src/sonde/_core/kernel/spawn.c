@@ -8,6 +8,7 @@
  */
 #define _GNU_SOURCE 1
 #include "kernel/spawn.h"
+#include "kernel/filter.h"
 
 #include <errno.h>
 #include <fcntl.h>
@@ -104,10 +105,16 @@ int sonde_spawn(char *const argv[], char *const envp[], int line, int may_hold)
                      .caller = may_hold ? getpid() : 0};
     sigset_t all, before;
     sigfillset(&all);
+    if (sonde_has_later_filter())
+        return -EPERM; /* it may have come since the caller looked; the stacks stay, because that may be forbidden, too */
     /* A handler of the job must not run in a clone that shares its memory. */
     pthread_sigmask(SIG_SETMASK, &all, &before);
     int pid = clone(detach, stacks + STACK_BYTES, CLONE_VM | CLONE_VFORK, &job);
     int failure = pid < 0 ? errno : 0;
+    /* That took milliseconds. If a filter has come meanwhile it may forbid all that follows: our own thread, in
+     * which signals are held back anyway, leaves a stack and a dead clone to the end of the job. */
+    if (pid > 0 && sigismember(&before, SIGTERM) && sonde_has_later_filter())
+        return 0;
     if (pid > 0)
         while (waitpid(pid, NULL, __WCLONE) < 0 && errno == EINTR)
             ;

@@ -1,6 +1,8 @@
 /* Threads of this process: started, counted, told apart. */
 #define _GNU_SOURCE 1
 #include "kernel/thread.h"
+#include "format/format.h"
+#include "format/ordering.h"
 #include "kernel/filter.h"
 
 #include <errno.h>
@@ -36,6 +38,21 @@ int sonde_thread_start(void *(*body)(void *), void *arg, pthread_t *thread)
     pthread_sigmask(SIG_SETMASK, &before, NULL);
     pthread_attr_destroy(&attr);
     return -failure;
+}
+
+void sonde_thread_park(uint32_t *parked)
+{
+    /* Release: whoever sees this knows that the thread is done with everything else. */
+    sonde_store_release(parked, 1);
+    sonde_wake(parked);
+    for (;;)
+        sonde_wait_until(parked, 1, INT64_MAX);
+}
+
+void sonde_thread_await_parked(uint32_t *parked)
+{
+    while (!sonde_load_acquire(parked))
+        sonde_wait_until(parked, 0, INT64_MAX);
 }
 
 /* As the kernel's struct sched_attr, which C libraries do not all have. */

@@ -10,6 +10,13 @@
  * -errno. */
 int sonde_thread_start(void *(*body)(void *), void *arg, pthread_t *thread);
 
+/* Sleep for good instead of ending: a thread ends with calls that a filter may forbid. Sets `*parked` when it
+ * is done with everything else; never returns. */
+void sonde_thread_park(uint32_t *parked);
+
+/* Wait until a thread has done that. */
+void sonde_thread_await_parked(uint32_t *parked);
+
 /* Have the kernel run this thread as soon as it wakes, for a moment, even if others are running.
  * Needs no rights; nothing happens before Linux 6.12, or where system calls are filtered. */
 void sonde_thread_be_prompt(void);

@@ -29,7 +29,7 @@ const char *const sonde_wait_names[SONDE_WAIT_KINDS] = {
 static ssize_t read_file(uint32_t tid, const char *name, char *text, size_t room)
 {
     char path[64];
-    if (sonde_had_later_filter())
+    if (sonde_has_later_filter_within(SONDE_NOW_NS))
         return -1;
     snprintf(path, sizeof path, "/proc/self/task/%u/%s", tid, name);
     int fd = open(path, O_RDONLY | O_CLOEXEC);

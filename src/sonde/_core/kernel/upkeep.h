@@ -17,7 +17,6 @@ typedef struct {
     int start_status;    /* of the last command: 0 or -errno */
     int signal_state;    /* of the signal that asks for snapshots */
     int is_filtered;     /* system calls are filtered since the recording began */
-    int64_t filter_ns;   /* when we looked for that */
     uint32_t unreported; /* atomic: which of the three has changed; whoever takes the bits clears them */
 } sonde_upkeep;
 

@@ -149,6 +149,8 @@ static void look_at_all(sonde_sampler *s, int64_t now_ns, int everyone)
     sonde_sampler_search(s, now_ns);
     uint32_t left = s->threads.count;
     for (; left > 0 && s->threads.count > 0; left--) {
+        if (sonde_has_later_filter_within(MOST_NS)) /* whoever asks for everyone's stack waits longer */
+            return;
         if (s->cursor >= s->threads.count)
             s->cursor = 0;
         if (sample_one(s, s->threads.list[s->cursor], everyone))
@@ -294,7 +296,7 @@ int64_t sonde_sampler_turn(sonde_sampler *s, int everyone)
 
 void sonde_sampler_rest(sonde_sampler *s)
 {
-    if (s->own_tid)
+    if (s->own_tid && !sonde_had_later_filter())
         s->own_cpu_ns += sonde_thread_cpu(s->own_tid);
     s->own_tid = 0;
 }
