@@ -4,7 +4,7 @@
 #include "format/format.h"
 #include "format/ordering.h"
 #include "kernel/fork.h"
-#include "kernel/keeper.h"
+#include "kernel/process_stat.h"
 
 #include <errno.h>
 #include <fcntl.h>

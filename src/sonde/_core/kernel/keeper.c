@@ -9,6 +9,7 @@
 #define _GNU_SOURCE 1
 #include "kernel/keeper_process.h"
 #include "format/ordering.h"
+#include "kernel/process_stat.h"
 #include "kernel/spawn.h"
 
 #include <errno.h>
@@ -25,12 +26,6 @@
 #include <unistd.h>
 
 enum { STACK_BYTES = 32 * 1024 };
-
-/* A job with more memory of its own than this is not copied. The kernel copies its page tables, and
- * meanwhile the job cannot get memory: 4 to 10 ms for 256 MiB in pages of 4 KiB, 50 to 80 ms for
- * 1 GiB, 160 ms for 4 GiB; 1 to 13 ms where all pages are huge. Once, up to 1 GiB, that is better
- * than a recording that nobody archives. */
-#define MAX_OWN_BYTES ((long)1 << 30)
 
 static int is_below; /* this process, or one that it was forked from, adopts orphans */
 
@@ -79,21 +74,6 @@ static int has_init(void)
 static int wants_keeper(void)
 {
     return adopts_orphans() || is_below || (getppid() == 1 && !has_init());
-}
-
-/* Is the memory that a fork would copy more than we may ask for? */
-int sonde_is_large(void)
-{
-    char text[128];
-    long size, resident, shared;
-    int fd = open("/proc/self/statm", O_RDONLY | O_CLOEXEC);
-    if (fd < 0)
-        return 0;
-    ssize_t bytes = pread(fd, text, sizeof text - 1, 0);
-    close(fd);
-    text[bytes < 0 ? 0 : bytes] = 0;
-    return sscanf(text, "%ld %ld %ld", &size, &resident, &shared) == 3 &&
-           (resident - shared) * sysconf(_SC_PAGESIZE) > MAX_OWN_BYTES;
 }
 
 static int compare(const void *one, const void *other)

@@ -27,9 +27,6 @@ typedef struct {
  * -E2BIG: the process is too large to be copied for it. */
 int sonde_keeper_prepare(sonde_keeper *keeper);
 
-/* Has this process so much memory of its own that a copy of it would take long? */
-int sonde_is_large(void);
-
 /* Was this process forked from a recorded one that adopts orphans? */
 int sonde_is_below_adopter(void);
 

@@ -6,10 +6,18 @@
 #include "format/format.h"
 
 #include <errno.h>
+#include <fcntl.h>
 #include <limits.h>
+#include <stdio.h>
 #include <string.h>
 #include <time.h>
 #include <unistd.h>
+
+/* A job with more memory of its own than this is not copied. The kernel copies its page tables, and
+ * meanwhile the job cannot get memory: 4 to 10 ms for 256 MiB in pages of 4 KiB, 50 to 80 ms for
+ * 1 GiB, 160 ms for 4 GiB; 1 to 13 ms where all pages are huge. Once, up to 1 GiB, that is better
+ * than a recording that nobody archives. */
+#define MAX_OWN_BYTES ((long)1 << 30)
 
 enum { IO_BYTES = 512, TRIES = 3, TOGETHER_NS = 50000 };
 
@@ -101,4 +109,19 @@ int sonde_process_read(int pid, int stat_fd, int io_fd, long long known_ns, sond
     to->has_io = read_io(io_fd, to->io);
     ssize_t got = read_file(stat_fd, to->text, sizeof to->text);
     return got < 0 ? (int)got : parse_stat(to);
+}
+
+/* Is the memory that a fork would copy more than we may ask for? */
+int sonde_is_large(void)
+{
+    char text[128];
+    long size, resident, shared;
+    int fd = open("/proc/self/statm", O_RDONLY | O_CLOEXEC);
+    if (fd < 0)
+        return 0;
+    ssize_t bytes = pread(fd, text, sizeof text - 1, 0);
+    close(fd);
+    text[bytes < 0 ? 0 : bytes] = 0;
+    return sscanf(text, "%ld %ld %ld", &size, &resident, &shared) == 3 &&
+           (resident - shared) * sysconf(_SC_PAGESIZE) > MAX_OWN_BYTES;
 }

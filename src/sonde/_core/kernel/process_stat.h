@@ -44,4 +44,7 @@ typedef struct {
  * CPU time is still `known_ns` (then only now_ns and cpu_ns are filled in); or -errno. */
 int sonde_process_read(int pid, int stat_fd, int io_fd, long long known_ns, sonde_process_stat *to);
 
+/* Has this process so much memory of its own that a copy of it would take long? */
+int sonde_is_large(void);
+
 #endif
