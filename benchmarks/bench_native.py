@@ -34,6 +34,12 @@ TOOLS = {
 
 
 def measure(rounds: int) -> list[Result]:
+    from sonde.attach import libdw
+
+    try:
+        libdw.load()
+    except libdw.NoUnwinder as error:
+        return [Result("native frames", "%", [], note=f"not measured: {error}")]
     return [*measure_samples(max(3, rounds)), measure_looks(rounds)]
 
 
@@ -104,8 +110,20 @@ def wait_for_names(program: Program, folder: str) -> None:
         native, taken = now[0] - before[0], now[1] - before[1]
         if taken > 20 and native > 0.15 * taken:
             return
-        assert time.monotonic() < deadline, f"native frames in {native} samples of {taken}"
+        assert time.monotonic() < deadline, (
+            f"native frames in {native} samples of {taken}; {read_reason(folder)}"
+        )
         before = now
+
+
+def read_reason(folder: str) -> str:
+    """What the recording says about native frames."""
+    import sonde
+
+    rows = sonde.open(folder).query(
+        "SELECT state, detail FROM sonde.source WHERE source = 'stack.native'"
+    )
+    return ", ".join(f"{row['state']}: {row['detail']}" for row in rows.to_pylist()) or "no word"
 
 
 def count_samples(folder: str) -> tuple[int, int]:

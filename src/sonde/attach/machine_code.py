@@ -11,6 +11,7 @@ import os
 import select
 import sys
 import time
+from bisect import bisect_right, insort
 from collections.abc import Iterator
 from contextlib import contextmanager
 from ctypes import c_bool, c_int64, c_ulong, c_void_p
@@ -34,6 +35,7 @@ _PLAIN, _CALLS, _EVAL, _UNKNOWN = range(4)
 _KEPT = -(2**31)
 _END = 2**64 - 1
 _STRIDE, _MOST_STRIDES = 32, 1024
+_MOST_ROWS = 512  # of the unwind tables, for one function
 _BREGX, _CFA, _PLUS = 0x92, 0x9C, 0x23  # operations of DWARF
 # Numbers of registers in unwind tables: the stack pointer, the frame pointer, the return address.
 _REGISTERS = {"x86_64": (7, 6, 16), "aarch64": (31, 29, 30)}
@@ -75,21 +77,50 @@ class CodeReader(Unwinder):
         first = min(self._registers[:2])
         return bool(self._dw.dwfl_thread_state_registers(thread, first, len(values), values))
 
-    def read_rule(self, pc: int) -> WayOut | None:
-        """Return the rule of a place; None if nothing is mapped there."""
+    def read_rules(self, pc: int) -> list[WayOut]:
+        """Return the rules of the function at a place; none if nothing is mapped there.
+
+        On x86_64 a function has a rule for each register that it saves. If only that of the place
+        were told, the sampler would have to ask for each of them in turn."""
         module = self._dw.dwfl_addrmodule(self._dwfl, pc)
         if not module:
-            return next((one for one in self._made if one.begin <= pc < one.end), None)
+            return [one for one in self._made if one.begin <= pc < one.end][:1]
         name, begin, end = self._read_symbol(module, pc)
-        with self._find_frame(module, pc) as (frame, bias):
-            rule = frame and self._read_frame(frame, bias, (begin, end))
+        if end != _END and is_eval(self.name(pc).name):
+            return [WayOut(begin, end, _CHAIN)]  # from there on the frames are Python's
+        rules = self._read_function(module, begin, end) if end != _END else []
+        if any(one.begin <= pc < one.end for one in rules):
+            return rules
+        rule = self._read_around(module, pc)
         if rule:
-            return rule
+            return [rule._replace(begin=max(rule.begin, begin if name else 0))]
         if name is None:
             begin, end = self._find_bare(module, pc, -_STRIDE), self._find_bare(module, pc, _STRIDE)
         elif end == _END:
             begin, end = pc, pc + 1
-        return WayOut(begin, end, _CHAIN)
+        return [WayOut(begin, end, _CHAIN)]
+
+    def _read_function(self, module: int, begin: int, end: int) -> list[WayOut]:
+        """Return the rules of a function from its beginning on, as far as there are tables."""
+        rules: list[WayOut] = []
+        while begin < end and len(rules) < _MOST_ROWS:
+            rule = self._read_rule(module, begin)
+            if rule is None:
+                break
+            rules.append(rule._replace(begin=begin, end=min(rule.end, end)))
+            begin = rule.end
+        return rules
+
+    def _read_around(self, module: int, pc: int) -> WayOut | None:
+        """Return the rule of a place, where no function's beginning is known."""
+        rule = self._read_rule(module, pc)
+        first = rule and self._read_rule(module, rule.begin)
+        # libdw counts what ends a function early, and its stack with it, to what comes after that.
+        return rule if rule is None or first == rule else rule._replace(begin=pc)
+
+    def _read_rule(self, module: int, pc: int) -> WayOut | None:
+        with self._find_frame(module, pc) as (frame, bias):
+            return self._read_frame(frame, bias) if frame else None
 
     def _read_symbol(self, module: int, pc: int) -> tuple[bytes | None, int, int]:
         """Return the name of a function, where it begins, and where it ends if that is known."""
@@ -126,22 +157,23 @@ class CodeReader(Unwinder):
             at += stride
         return at if stride < 0 else at + 1
 
-    def _read_frame(self, frame: c_void_p, bias: int, bounds: tuple[int, int]) -> WayOut | None:
-        """Return what a row of the tables says; None if it says so in a way of its own."""
+    def _read_frame(self, frame: c_void_p, bias: int) -> WayOut:
+        """Return what a row of the tables says; to follow the frame pointers if it says so in a way
+        of its own."""
         first, last, is_signal = c_ulong(), c_ulong(), c_bool()
         at = (ctypes.byref(first), ctypes.byref(last), ctypes.byref(is_signal))
         link = self._dw.dwarf_frame_info(frame, *at)
-        bounds = max(first.value + bias, bounds[0]), min(last.value + bias, bounds[1])
+        bounds = first.value + bias, last.value + bias
         stack, pointer, _link = self._registers
         ops, count = ctypes.POINTER(libdw.DwarfOp)(), c_ulong()
         self._dw.dwarf_frame_cfa(frame, ctypes.byref(ops), ctypes.byref(count))
         if count.value != 1 or ops[0].atom != _BREGX or ops[0].number not in (stack, pointer):
-            return None
+            return WayOut(*bounds, _CHAIN)
         base = _STACK if ops[0].number == stack else _FRAME
         caller = c_int64(ops[0].number2).value
         place, held = self._read_register(frame, link), self._read_register(frame, pointer)
         if place is None or held is None:
-            return None
+            return WayOut(*bounds, _CHAIN)
         return WayOut(*bounds, base, caller, place, held)
 
     def _read_register(self, frame: c_void_p, register: int) -> int | None:
@@ -174,7 +206,7 @@ class _Answers:
         self._text = texts.open_text(session.folder)
         self._memory = os.open(f"/proc/{session.pid}/mem", os.O_RDONLY | os.O_CLOEXEC)
         self._reader, self._read_s = CodeReader(self._process, self._memory), time.monotonic()
-        self._done: set[int] = set()
+        self._known: list[tuple[int, int]] = []  # begin and end of what has been told, in order
 
     def answer(self) -> bool:
         """Answer the question that is there; return whether there was one."""
@@ -184,20 +216,26 @@ class _Answers:
         unknown, pc, sp, fp, link, stack = asked
         memory = ThreadMemory(pc, sp, list(_order_registers(sp, fp, link)), stack)
         for place in (unknown, *self._reader.follow(memory)):
-            if place not in self._done and self._answer(place):
-                self._done.add(place)
+            if not self._is_known(place):
+                self._tell(place)
             if place != unknown and is_eval(self._reader.name(place).name):
                 break  # what lies outside is Python's
         return True
 
-    def _answer(self, pc: int) -> bool:
-        rule = self._reader.read_rule(pc)
-        if rule is None and time.monotonic() - self._read_s > _RENEW_S:
+    def _is_known(self, place: int) -> bool:
+        at = bisect_right(self._known, (place, _END))
+        return at > 0 and place < self._known[at - 1][1]
+
+    def _tell(self, pc: int) -> None:
+        """Tell the sampler about the function at a place; nothing if a library may have been
+        loaded there a moment ago: it will ask again."""
+        rules = self._reader.read_rules(pc)
+        if not rules and time.monotonic() - self._read_s > _RENEW_S:
             self._reader.__exit__()
             self._reader, self._read_s = CodeReader(self._process, self._memory), time.monotonic()
-            rule = self._reader.read_rule(pc)
-        if rule is None:
-            return False  # a library may have been loaded a moment ago
+            rules = self._reader.read_rules(pc)
+        if not rules:
+            return
         frame = self._reader.name(pc)
         kind = _EVAL if is_eval(frame.name) else _CALLS if is_call(frame) else _PLAIN
         name = shorten_name(frame.name)
@@ -206,8 +244,10 @@ class _Answers:
             name = "<generated code>"
         elif has_no_name(frame):
             name = "<no name>"
-        _core.machine_add(self._table, self._text, *rule, kind, name, file)
-        return True
+        for rule in rules:
+            if not self._is_known(rule.begin):
+                insort(self._known, (rule.begin, rule.end))
+                _core.machine_add(self._table, self._text, *rule, kind, name, file)
 
 
 def main() -> None:

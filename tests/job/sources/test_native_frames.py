@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import ctypes
+import os
 from pathlib import Path
 
 import pytest
@@ -10,7 +12,9 @@ import sonde
 from conftest import wait_for
 from sonde.attach import libdw
 from sonde.attach.elf import Elf, ElfSegment
+from sonde.attach.machine_code import CodeReader
 from sonde.attach.native_names import is_call
+from sonde.attach.procfs import ProcessFiles
 from sonde.attach.unwinder import NativeFrame
 from sonde.session import list_sessions
 
@@ -83,6 +87,42 @@ def test_samples_of_numpy_go_on_below_python_and_the_signal_is_given_back(
         .to_pylist()
     )
     assert totals["known"] > 0 and totals["lost"] > 0  # the first ones are never known
+
+
+@pytest.fixture
+def reader(_library):
+    memory = os.open("/proc/self/mem", os.O_RDONLY)
+    with CodeReader(ProcessFiles(os.getpid()), memory) as found:
+        yield found
+    os.close(memory)
+
+
+def find_address(name: str) -> int:
+    return ctypes.cast(getattr(ctypes.pythonapi, name), ctypes.c_void_p).value
+
+
+# A function without stack, one that saves registers, one that ends in several places, a long one.
+FUNCTIONS = ("Py_GetVersion", "PyObject_Repr", "PyLong_FromString", "PyUnicode_Format")
+
+
+@pytest.mark.parametrize("name", FUNCTIONS)
+def test_one_question_is_answered_with_the_rules_of_the_whole_function(reader, name) -> None:
+    begin = find_address(name)
+    rules = reader.read_rules(begin)
+    assert rules[0].begin == begin
+    assert all(one.end == after.begin for one, after in zip(rules, rules[1:], strict=False))
+    assert reader.read_rules(rules[-1].end - 1) == rules
+    assert reader.name(rules[-1].end - 1) == reader.name(begin)
+
+
+@pytest.mark.parametrize("name", FUNCTIONS)
+def test_each_place_of_a_function_has_the_rule_of_the_tables(reader, name) -> None:
+    rules = reader.read_rules(find_address(name))
+    for rule in rules:
+        for place in {rule.begin, (rule.begin + rule.end) // 2, rule.end - 1}:
+            module = reader._dw.dwfl_addrmodule(reader._dwfl, place)
+            direct = reader._read_rule(module, place)
+            assert direct[2:] == rule[2:]
 
 
 def test_a_program_that_handles_the_signal_keeps_it_and_is_told(run, root) -> None:

@@ -120,16 +120,29 @@ static uint32_t find_after(const sonde_native_frames *native, uint64_t address)
     return low;
 }
 
+/* Return how many of the new pieces follow each other, with no other between them: those of a function. */
+static uint32_t count_run(const sonde_native_frames *native, uint32_t at, uint32_t count)
+{
+    uint64_t limit = at < native->known_n ? native->known[at].begin : UINT64_MAX;
+    const sonde_machine_code *code = native->table->code;
+    uint32_t next = native->read_n + 1;
+    while (next < count && code[next].begin > code[next - 1].begin && code[next].begin < limit)
+        next++;
+    return next - native->read_n;
+}
+
 static void read_table(sonde_native_frames *native)
 {
-    const sonde_machine_table *table = native->table;
-    uint32_t count = sonde_load_acquire(&table->count); /* acquire: those pieces are complete */
-    for (; native->read_n < count && native->read_n < native->entries; native->read_n++) {
-        sonde_machine_code code = table->code[native->read_n];
-        uint32_t at = find_after(native, code.begin);
-        memmove(&native->known[at + 1], &native->known[at], (native->known_n - at) * sizeof code);
-        native->known[at] = code;
-        native->known_n++;
+    uint32_t count = sonde_load_acquire(&native->table->count); /* acquire: those pieces are complete */
+    if (count > native->entries)
+        count = native->entries;
+    while (native->read_n < count) {
+        const sonde_machine_code *code = &native->table->code[native->read_n];
+        uint32_t at = find_after(native, code->begin), n = count_run(native, at, count);
+        memmove(&native->known[at + n], &native->known[at], (native->known_n - at) * sizeof *code);
+        memcpy(&native->known[at], code, n * sizeof *code);
+        native->known_n += n;
+        native->read_n += n;
     }
 }
 
