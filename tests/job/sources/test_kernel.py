@@ -131,6 +131,24 @@ sonde.stop()
 assert loss == loss and set(ends) == {7}, (loss, ends)
 print("unharmed", inside > 0)
 """
+# What the profiler of our own windows has seen of the very same steps, written by the profiler itself.
+SAME = """
+saved, end = [], torch.autograd._disable_profiler
+def save_and_end():
+    result = end()
+    saved.append(f"{folder}/../trace-{len(saved)}.json")
+    result.save(saved[-1])
+    return result
+torch.autograd._disable_profiler = save_and_end
+if data.device.type == "cuda":           # the host is ahead of the device, as in real training
+    data = torch.ones(1 << 18, 256, device="cuda")
+for _ in range(30):
+    with torch.autograd.profiler.record_function("the whole step"):
+        step()
+if data.device.type == "cuda": torch.cuda.synchronize()
+sonde.stop()
+print(json.dumps(saved))
+"""
 
 
 def head(device: str = "cpu", budget: int = 0) -> str:
@@ -218,6 +236,56 @@ def test_sums_of_a_real_device_are_those_of_torchs_profiler(run_torch) -> None:
     assert places["known"] > 0 and places["back"] > 0
     idle = query("SELECT DISTINCT kernel FROM python.kernel_sum WHERE kind = 'idle'")
     assert {one["kernel"] for one in idle} <= {"nothing launched", "synchronisation", "queued"}
+
+
+def read_trace(path: str, category: str) -> dict[str, list[float]]:
+    """Return how often each kernel or operator ran in the step of a trace, and for how long in ns;
+    a kernel belongs to the step in which it was launched."""
+    with open(path) as file:
+        events = [one for one in json.load(file)["traceEvents"] if one.get("ph") == "X"]
+    step = next(one for one in events if one["name"] == "the whole step"
+                and one["cat"] == "user_annotation")  # fmt: skip
+    begin, end = step["ts"], step["ts"] + step["dur"]
+    launches = {
+        one["args"]["correlation"]: one["ts"]
+        for one in events
+        if one["cat"] in ("cuda_runtime", "cuda_driver") and "correlation" in one.get("args", {})
+    }
+    found: dict[str, list[float]] = {}
+    for one in events:
+        if one["cat"] != category:
+            continue
+        at = one["ts"] if category == "cpu_op" else launches.get(one["args"]["correlation"], 0)
+        if begin <= at < end and (category == "kernel" or one["name"].startswith("aten::")):
+            known = found.setdefault(one["name"], [0, 0.0])
+            known[0] += 1
+            known[1] += 1000 * one["dur"]
+    return found
+
+
+@pytest.mark.parametrize("device", ["cpu", "cuda"])
+def test_sums_are_those_of_the_profiler_on_the_same_steps(run_torch, device: str) -> None:
+    if device == "cuda":
+        need_cuda()
+    done = run_torch(head(device) + SAME)
+    paths = json.loads(done.stdout.splitlines()[-1])
+    kind, category = ("kernel", "kernel") if device == "cuda" else ("op", "cpu_op")
+    rows = query(
+        "SELECT step, kernel, SUM(count)::INT AS count, SUM(total_ns)::BIGINT AS total_ns"
+        f" FROM python.kernel_sum WHERE kind = '{kind}'"
+        + (" AND kernel LIKE 'aten::%'" if device == "cpu" else "")
+        + " GROUP BY ALL"
+    )
+    steps = sorted({row["step"] for row in rows})
+    assert 3 <= len(steps) <= len(paths) <= len(steps) + 1  # the last may have ended in its window
+    for number, path in zip(steps, paths, strict=False):
+        ours = {row["kernel"]: row for row in rows if row["step"] == number}
+        theirs = read_trace(path, category)
+        assert {name: one["count"] for name, one in ours.items()} == {
+            name: count for name, (count, _ns) in theirs.items()
+        }
+        for name, (_count, total_ns) in theirs.items():
+            assert abs(ours[name]["total_ns"] - total_ns) <= max(0.01 * total_ns, 10), name
 
 
 def count_windows() -> int:
