@@ -44,44 +44,14 @@ static int ask_pinned(const void *host, void *stream, int64_t bytes)
     return about.kind == MEMORY_HOST ? 1 : about.kind == MEMORY_UNKNOWN ? 0 : -1;
 }
 
-#if defined(__aarch64__)
-/* How long a call takes is read from the processor's counter, whose rate is known here: that is four times
- * quicker than the clock, which is then asked only once, after the call. */
-static double ns_per_tick;
-
-static inline int64_t read_ticks(void)
+/* Fill in how long the call took that began then. */
+static inline void set_times(sonde_cuda_seen *seen, sonde_instant begin)
 {
-    int64_t ticks;
-    __asm__ volatile("mrs %0, cntvct_el0" : "=r"(ticks));
-    return ticks;
+    seen->end = sonde_instant_after(begin);
+    seen->dur_ns = sonde_instant_apart(begin, seen->end);
 }
 
-static void find_rate(void)
-{
-    uint64_t rate;
-    __asm__ volatile("mrs %0, cntfrq_el0" : "=r"(rate));
-    ns_per_tick = 1e9 / (double)rate;
-}
-
-/* Fill in when the call that began at this tick began and ended. */
-static inline void set_times(sonde_cuda_seen *seen, int64_t begin)
-{
-    int64_t took_ns = (int64_t)((double)(read_ticks() - begin) * ns_per_tick);
-    seen->end_ns = sonde_clock_ns();
-    seen->begin_ns = seen->end_ns - took_ns;
-}
-#else
-static inline int64_t read_ticks(void) { return sonde_clock_ns(); }
-static void find_rate(void) {}
-
-static inline void set_times(sonde_cuda_seen *seen, int64_t begin)
-{
-    seen->begin_ns = begin;
-    seen->end_ns = sonde_clock_ns();
-}
-#endif
-
-static void note_copy(sonde_cuda_seen *seen, int64_t begin, void *to, const void *from)
+static void note_copy(sonde_cuda_seen *seen, sonde_instant begin, void *to, const void *from)
 {
     set_times(seen, begin);
     if (seen->direction < 0 || seen->direction >= SONDE_CUDA_DIRECTIONS)
@@ -93,9 +63,9 @@ static void note_copy(sonde_cuda_seen *seen, int64_t begin, void *to, const void
     sonde_cuda_note(seen);
 }
 
-static void note(enum sonde_cuda_call call, int64_t begin, int64_t bytes, const void *stream, int has_stream)
+static void note(enum sonde_cuda_call call, sonde_instant begin, int64_t bytes, const void *stream, int has_stream)
 {
-    sonde_cuda_seen seen = {call, 0, 0, bytes, -1, -1, has_stream, (void *)stream};
+    sonde_cuda_seen seen = {call, {0, 0}, 0, bytes, -1, -1, has_stream, (void *)stream};
     set_times(&seen, begin);
     sonde_cuda_note(&seen);
 }
@@ -110,7 +80,7 @@ static void note(enum sonde_cuda_call call, int64_t begin, int64_t bytes, const 
         memcpy(&original, &runtime.originals[SONDE_CUDA_##name], sizeof original); \
         if (!sonde_cuda_is_on())                                        \
             return original arguments;                                  \
-        int64_t begin = read_ticks();                                   \
+        sonde_instant begin = sonde_instant_now();                        \
         int status = original arguments;                                \
         noted;                                                          \
         return status;                                                  \
@@ -128,8 +98,8 @@ static void note(enum sonde_cuda_call call, int64_t begin, int64_t bytes, const 
     }
 
 #define COPIED(name, bytes, way, stream, to, from)                      \
-    note_copy(&(sonde_cuda_seen){SONDE_CUDA_##name, 0, 0, (int64_t)(bytes), (way), -1, 1, (stream)}, begin, (to), \
-              (from))
+    note_copy(&(sonde_cuda_seen){SONDE_CUDA_##name, {0, 0}, 0, (int64_t)(bytes), (way), -1, 1, (stream)}, begin,  \
+              (to), (from))
 
 typedef struct {
     unsigned x, y, z;
@@ -179,7 +149,6 @@ static void *const ours[] = {SONDE_CUDA_CALLS(OURS_OF)};
 
 static void find_runtime(void *origin)
 {
-    find_rate();
     for (int i = 0; i < SONDE_CUDA_CALLS_N; i++)
         runtime.originals[i] = dlsym(origin, names[i]);
     runtime.attributes = (int (*)(void *, const void *))dlsym(origin, "cudaPointerGetAttributes");
@@ -212,12 +181,13 @@ static void give_back(void)
 static PyObject *cuda_calls_start(PyObject *Py_UNUSED(module), PyObject *args)
 {
     PyObject *writer, *text, *page, *libraries;
-    const char *folder;
+    const char *folder, *clocksource;
     void *origin = NULL; /* the first library: the runtime is the one that it has loaded */
     int taken = 0;
-    if (!PyArg_ParseTuple(args, "O!O!O!O!s", &sonde_WriterType, &writer, &sonde_TextType, &text, &sonde_MapType,
-                          &page, &PyTuple_Type, &libraries, &folder))
+    if (!PyArg_ParseTuple(args, "O!O!O!O!ss", &sonde_WriterType, &writer, &sonde_TextType, &text, &sonde_MapType,
+                          &page, &PyTuple_Type, &libraries, &folder, &clocksource))
         return NULL;
+    sonde_instant_begin(clocksource);
     give_back(); /* those that were taken by the process from which this one was forked */
     for (Py_ssize_t i = 0; i < PyTuple_GET_SIZE(libraries) && runtime.libraries < LIBRARIES; i++) {
         const char *name = PyUnicode_AsUTF8(PyTuple_GET_ITEM(libraries, i));
@@ -251,9 +221,9 @@ static PyObject *cuda_calls_flush(PyObject *Py_UNUSED(module), PyObject *Py_UNUS
 
 PyMethodDef sonde_cuda_calls_methods[] = {
     {"cuda_calls_start", cuda_calls_start, METH_VARARGS,
-     "cuda_calls_start(writer, text, page, libraries, folder): have the calls written that these libraries,\n"
-     "of which the first is loaded, make to CUDA's runtime; lines of files in the folder are not the\n"
-     "program's. Returns how many linkage slots were taken."},
+     "cuda_calls_start(writer, text, page, libraries, folder, clocksource): have the calls written that these\n"
+     "libraries, of which the first is loaded, make to CUDA's runtime; lines of files in the folder are not the\n"
+     "program's. `clocksource`: see instant.h. Returns how many linkage slots were taken."},
     {"cuda_calls_stop", cuda_calls_stop, METH_NOARGS, "Write no more calls of CUDA's runtime."},
     {"cuda_calls_flush", cuda_calls_flush, METH_NOARGS, "Write the sums of short calls now."},
     {NULL, NULL, 0, NULL},

@@ -3,6 +3,7 @@
 #define SONDE_CUDA_CALLS_H
 
 #include "torch/torch.h"
+#include "kernel/instant.h"
 
 /* X(name, kind) of each call that is seen. */
 #define SONDE_CUDA_CALLS(X) \
@@ -42,7 +43,8 @@ enum { SONDE_CUDA_TO_DEVICE = 1, SONDE_CUDA_TO_HOST = 2, SONDE_CUDA_DIRECTIONS =
 
 typedef struct {
     enum sonde_cuda_call call;
-    int64_t begin_ns, end_ns;
+    sonde_instant end; /* now, or a moment ago */
+    int64_t dur_ns;
     int64_t bytes;   /* -1: none */
     int direction;   /* -1: it copies nothing */
     int is_pinned;   /* of the host's memory; -1: not known */

@@ -50,7 +50,9 @@ static const char *const direction_names[SONDE_CUDA_DIRECTIONS] = {
 static struct {
     uint32_t is_on;     /* atomic */
     uint32_t rows;      /* atomic: since the last flush */
-    int64_t flushed_ns; /* atomic */
+    int64_t flushed_ns; /* atomic, as are the next two */
+    int64_t flushed_at; /* the same moment, see instant.h, */
+    int64_t flush_after; /* and when it is due again */
     cuda_sum sums[SONDE_CUDA_CALLS_N][DIRECTIONS][PINNED_STATES];
     pthread_mutex_t lock; /* guards what follows */
     PyObject *ring_map, *text, *page_map; /* NULL: there is nothing to write to */
@@ -91,10 +93,19 @@ static void write_sum(int call, int direction, int pinned, int64_t since_ns)
     append(&row, nulls);
 }
 
+static void begin_period(void)
+{
+    sonde_instant now = sonde_instant_now();
+    sonde_store_relaxed(&cuda.flush_after, sonde_instant_length(now, FLUSH_NS));
+    sonde_store_relaxed(&cuda.flushed_at, now.at);
+}
+
 /* The lock is held. */
 static void write_sums(int64_t now_ns)
 {
     int64_t since_ns = sonde_swap_relaxed(&cuda.flushed_ns, now_ns);
+    sonde_instant_check();
+    begin_period();
     sonde_store_relaxed(&cuda.rows, 0u);
     if (cuda.ring_map == NULL)
         return;
@@ -104,12 +115,15 @@ static void write_sums(int64_t now_ns)
                 write_sum(call, direction, pinned, since_ns);
 }
 
-static void flush_if_due(int64_t now_ns)
+/* `now` may be the reading of another counter than the last: then it is due too early, or with the next call. */
+static void flush_if_due(sonde_instant now)
 {
     /* Whoever comes while another one writes has nothing to do. */
-    if (now_ns - sonde_load_relaxed(&cuda.flushed_ns) < FLUSH_NS || pthread_mutex_trylock(&cuda.lock) != 0)
+    if (now.at - sonde_load_relaxed(&cuda.flushed_at) < sonde_load_relaxed(&cuda.flush_after) ||
+        pthread_mutex_trylock(&cuda.lock) != 0)
         return;
-    if (now_ns - cuda.flushed_ns >= FLUSH_NS)
+    int64_t now_ns = sonde_clock_ns();
+    if (now_ns - cuda.flushed_ns >= FLUSH_NS / 2) /* else another one has just done it */
         write_sums(now_ns);
     pthread_mutex_unlock(&cuda.lock);
 }
@@ -140,7 +154,7 @@ static void write_row(const sonde_cuda_seen *seen, cuda_sum of)
     sonde_own_line line = {0};
     int has_line = sonde_own_line_find(&line, cuda.folder, cuda.texts) == 0;
     cuda_row row = {
-        .t_ns = seen->begin_ns, .dur_ns = of.dur_ns, .bytes = of.bytes,
+        .t_ns = sonde_clock_ns() - seen->dur_ns, .dur_ns = of.dur_ns, .bytes = of.bytes,
         .thread = sonde_find_tid(), .stream = (uint64_t)(uintptr_t)seen->stream, .step = now.step,
         .lineno = line.line, .calls = (uint32_t)of.calls, .call = cuda.call_texts[seen->call],
         .kind = cuda.kind_texts[kinds[seen->call]], .device = put_device(), .module = now.module,
@@ -173,7 +187,7 @@ static void add(const sonde_cuda_seen *seen)
 {
     cuda_sum *sum = &cuda.sums[seen->call][seen->direction + 1][seen->is_pinned + 1];
     uint64_t before = sonde_add_relaxed(&sum->calls, 1u);
-    sonde_add_relaxed(&sum->dur_ns, seen->end_ns - seen->begin_ns);
+    sonde_add_relaxed(&sum->dur_ns, seen->dur_ns);
     if (seen->bytes > 0)
         sonde_add_relaxed(&sum->bytes, seen->bytes);
     if (before + 1 < WAITS || !is_wait(seen) || sonde_add_relaxed(&cuda.rows, 1u) >= MOST_ROWS)
@@ -191,22 +205,22 @@ int sonde_cuda_is_on(void)
 
 void sonde_cuda_note(const sonde_cuda_seen *seen)
 {
-    if (seen->end_ns - seen->begin_ns < LONG_NS || sonde_add_relaxed(&cuda.rows, 1u) >= MOST_ROWS) {
+    if (seen->dur_ns < LONG_NS || sonde_add_relaxed(&cuda.rows, 1u) >= MOST_ROWS) {
         add(seen);
     } else {
         pthread_mutex_lock(&cuda.lock);
         if (cuda.ring_map != NULL)
-            write_row(seen, (cuda_sum){1, seen->end_ns - seen->begin_ns, seen->bytes});
+            write_row(seen, (cuda_sum){1, seen->dur_ns, seen->bytes});
         pthread_mutex_unlock(&cuda.lock);
     }
-    flush_if_due(seen->end_ns);
+    flush_if_due(seen->end);
 }
 
 void sonde_cuda_count(enum sonde_cuda_call call)
 {
     enum { LOOK_EVERY = 1024 };
     if (sonde_add_relaxed(&cuda.sums[call][0][0].calls, 1u) % LOOK_EVERY == LOOK_EVERY - 1)
-        flush_if_due(sonde_clock_ns());
+        flush_if_due(sonde_instant_now());
 }
 
 /* ---- on and off -------------------------------------------------------------------------------- */
@@ -258,6 +272,7 @@ int sonde_cuda_rows_start(PyObject *writer, PyObject *text, PyObject *page, cons
     cuda.page_map = Py_NewRef(page);
     cuda.allowed = &control->on;
     cuda.flushed_ns = sonde_clock_ns();
+    begin_period();
     cuda.rows = 0;
     put_texts();
     cuda.ring_map = map;

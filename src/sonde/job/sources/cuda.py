@@ -21,6 +21,18 @@ if TYPE_CHECKING:
 _LIBRARIES = ("libc10_cuda.so", "libtorch_cuda.so", "libtorch_python.so", "libtorch_cuda_linalg.so")
 
 
+_CLOCKSOURCE = "/sys/devices/system/clocksource/clocksource0/current_clocksource"
+
+
+def _read_clocksource() -> str:
+    """Return what the kernel's clock counts by; empty if that is not said here."""
+    try:
+        with open(_CLOCKSOURCE, encoding="ascii") as file:
+            return file.read().strip()
+    except (OSError, ValueError):
+        return ""
+
+
 class Source:
     """Has the core stand in the slots through which torch calls CUDA: _core/torch/cuda_calls.c."""
 
@@ -36,8 +48,9 @@ class Source:
         folder = os.path.join(os.path.dirname(os.path.abspath(torch.__file__)), "")
         try:
             taken = _core.cuda_calls_start(
-                self._context.writer(CudaCall), session.text, session.page, libraries, folder
-            )
+                self._context.writer(CudaCall), session.text, session.page, libraries, folder,
+                _read_clocksource(),
+            )  # fmt: skip
         except OSError as error:
             raise Unavailable(str(error)) from None
         if taken == 0:
