@@ -81,18 +81,31 @@ def list_frames(pid: int, tmp_path: Path) -> list[list[tuple[str, int]]]:
     ]
 
 
+def wait_for_frames(pid: int, tmp_path: Path, wanted: list[list[tuple[str, int]]]) -> None:
+    seen = list[list[tuple[str, int]]]()
+
+    def look() -> bool:
+        seen[:] = list_frames(pid, tmp_path)
+        return seen == wanted
+
+    try:
+        wait_for(look)
+    finally:
+        assert seen == wanted  # so that a failure shows what was seen
+
+
 @pytest.mark.parametrize("version", VERSIONS)
 def test_every_python_is_read_from_outside(version: str, program, tmp_path: Path) -> None:
     pid = program(find_python(version))
     main = [("<genexpr>", 10), ("run", 10), ("<module>", 17)]
-    wait_for(lambda: list_frames(pid, tmp_path) == [main, NAPS])
+    wait_for_frames(pid, tmp_path, [main, NAPS])
     assert all(one.idle for one in outside.read_stacks(pid).threads)
 
 
 @pytest.mark.parametrize("version", VERSIONS)
 def test_a_thread_that_runs_is_read_as_well(version: str, program, tmp_path: Path) -> None:
     pid = program(find_python(version), "spin")
-    wait_for(lambda: list_frames(pid, tmp_path) == [[("spin", 15), ("<module>", 16)], NAPS])
+    wait_for_frames(pid, tmp_path, [[("spin", 15), ("<module>", 16)], NAPS])
 
 
 def test_a_process_that_is_stopped_answers_the_command(program, sonde_cli) -> None:
@@ -120,6 +133,45 @@ def test_a_process_in_a_container_is_read_by_the_numbers_that_we_see(tmp_path: P
             wait_for(lambda: [len(one) for one in list_frames(pid, tmp_path)] == seen)
         finally:
             os.kill(pid, signal.SIGKILL)
+
+
+# In a namespace of its own, the kernel's next number of a process is the last but one: that of the
+# program's second thread is one of the lowest.
+LAST_NUMBER = """
+import json, pathlib, subprocess, sys, time
+kernel = pathlib.Path("/proc/sys/kernel")
+try:
+    (kernel / "ns_last_pid").write_text(str(int((kernel / "pid_max").read_text()) - 2))
+except OSError:
+    sys.exit(77)
+sonde = [sys.executable, "-m", "sonde"]
+words = [*sonde, "run"] if "recorded" in sys.argv else [sys.executable, "-I"]
+with subprocess.Popen([*words, "program.py"], stdout=subprocess.PIPE) as process:
+    process.stdout.readline()
+    threads, deadline = [], time.monotonic() + 60
+    while len(threads) < 2 and time.monotonic() < deadline:
+        look = subprocess.run([*sonde, "stacks", str(process.pid), "--format", "json"], stdout=-1)
+        threads = json.loads(look.stdout)[0]["threads"] if look.returncode == 0 else []
+    process.kill()
+print(json.dumps([process.pid, [one["thread"] for one in threads]]))
+"""
+
+
+@pytest.mark.skipif(
+    sys.version_info < (3, 11), reason="3.10 does not say in a container which thread is which"
+)
+@pytest.mark.parametrize("how", ["from outside", "recorded"])
+def test_the_main_thread_is_first_where_numbers_begin_anew(
+    root: Path, tmp_path: Path, how: str
+) -> None:
+    (tmp_path / "program.py").write_text(PROGRAM)
+    (tmp_path / "look.py").write_text(LAST_NUMBER)
+    words = ["unshare", "--fork", "--pid", "--mount-proc", sys.executable, "look.py", *how.split()]
+    done = subprocess.run(words, cwd=tmp_path, capture_output=True, text=True, check=False)
+    if done.returncode == 77 or done.stderr.startswith("unshare: "):
+        pytest.skip("no process ids of our own may be made here")
+    pid, threads = json.loads(done.stdout)
+    assert len(threads) == 2 and threads[0] == pid > threads[1]
 
 
 NAMED = """

@@ -16,7 +16,7 @@ from sonde.attach.native_names import is_entry, is_eval
 from sonde.attach.outside import FrameWalk, OutsideReader
 from sonde.attach.procfs import ProcessFiles
 from sonde.attach.unwinder import NativeFrame, ThreadMemory, Unwinder, read_registers
-from sonde.session.stack_table import StackFrame, ThreadStack
+from sonde.session.stack_table import StackFrame, ThreadStack, order_threads
 
 _MOST_STACK = 8 << 20  # bytes that are copied of one stack
 _UNKNOWN_STACK = 1 << 20  # if the mapping is not known in which it lies
@@ -43,7 +43,7 @@ def read_stacks(pid: int) -> NativeStacks:
         copies = [copier.copy(tid) for tid in process.list_threads()]
         threads = [one for copy in copies if (one := _merge(copy, reader, unwinder, notes))]
     notes += [f"{path} was replaced: its functions are not known" for path in unwinder.replaced]
-    return NativeStacks(sorted(threads, key=lambda one: one.thread), notes)
+    return NativeStacks(order_threads(threads, pid), notes)
 
 
 # ---- copying -----------------------------------------------------------------------------------

@@ -13,7 +13,7 @@ from typing import NamedTuple
 from sonde.attach import layouts, line_tables, preflight
 from sonde.attach.procfs import ProcessFiles
 from sonde.attach.symbols import Libraries, Library, Replaced, find_python
-from sonde.session.stack_table import StackFrame, ThreadStack
+from sonde.session.stack_table import StackFrame, ThreadStack, order_threads
 
 _MOST_FRAMES = 5000
 _MOST_THREADS = 20_000
@@ -134,7 +134,7 @@ class OutsideReader:
     # ---- threads and frames ----------------------------------------------------------------------
 
     def read(self) -> OutsideStacks:
-        """Return the stacks of all threads, by thread id."""
+        """Return the stacks of all threads, the main one first."""
         found, unsure = [], []
         for tid, state in self.list_threads().items():
             walk, is_sure = self._walk_twice(state)
@@ -144,7 +144,7 @@ class OutsideReader:
                 continue  # this thread has just ended
             if not is_sure:
                 unsure.append(tid)
-        return OutsideStacks(sorted(found, key=lambda one: one.thread), unsure)
+        return OutsideStacks(order_threads(found, self._process.pid), unsure)
 
     def list_threads(self) -> dict[int, int]:
         """Return the addresses of the states of all threads, by thread id."""

@@ -229,7 +229,7 @@ def read_newest(session: Session, since_ns: int = 0) -> list[ThreadStack]:
     nodes, texts = read_nodes(session), intern.read_texts(session.folder)
     places = {number: place for place, number in enumerate(nodes.hashes)}
     found = []
-    for thread, at in sorted(newest.items()):
+    for thread, at in newest.items():
         if ended.get(thread, -1) >= times[at]:
             continue
         one = ThreadStack(thread, names.get(thread), times[at])
@@ -240,7 +240,13 @@ def read_newest(session: Session, since_ns: int = 0) -> list[ThreadStack]:
             one.wait = texts[newer[1][at]]
         one.frames = [nodes.frame(place) for place in nodes.walk(places.get(hashes[at], -1))]
         found.append(one)
-    return found
+    return order_threads(found, session.pid)
+
+
+def order_threads(threads: list[ThreadStack], pid: int) -> list[ThreadStack]:
+    """Return the main thread, then the others by their numbers: once the kernel has given out its
+    highest number and begins anew, theirs are lower than that of the main thread."""
+    return sorted(threads, key=lambda one: (one.thread != pid, one.thread))
 
 
 def read_threads(session: Session) -> tuple[dict[int, str], dict[int, int]]:
