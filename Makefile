@@ -43,10 +43,11 @@ check: $(VENV)/.installed $(VENV)/.test $(VENV)/.check
 	$(BIN)/sonde tables --format markdown | diff -u docs/tables.md -
 	@$(MAKE) --no-print-directory check-duckdb
 
-# Advice and `sonde requests` on the oldest DuckDB that we allow, which Python 3.10 gets.
+# Advice, `sonde requests` and timelines on the oldest DuckDB that we allow, which Python 3.10 gets.
 check-duckdb: $(VENV)/.installed $(VENV)/.test
 	$(BIN)/python -m pip install -q --upgrade --target build/duckdb 'duckdb==1.5.*'
-	PYTHONPATH=build/duckdb $(BIN)/python -m pytest -q tests/advice/test_judge.py tests/job/sources/test_request.py
+	PYTHONPATH=build/duckdb $(BIN)/python -m pytest -q tests/advice/test_judge.py tests/job/sources/test_request.py \
+		tests/analysis/test_timeline.py
 
 # The core, compiled for real: only with optimisation does the compiler follow the flow of values.
 CORE := $(shell find src/sonde/_core -name '*.c')

@@ -54,6 +54,7 @@ SAME = (
     "SELECT kind, func, lineno, SUM(wall_ns) FROM python.thread_time GROUP BY ALL ORDER BY ALL",
     "SELECT thread, depth, func FROM python.backtrace ORDER BY ALL",
     "SELECT t_ns, cores FROM system.cpu ORDER BY ALL",
+    "SELECT MAX(cores) FROM system.cpu WHERE ts >= (SELECT MIN(ts) FROM system.network)",
     "SELECT name, count, total_ns FROM event.summary ORDER BY 1",
     "SELECT state, exit_code, rank, job FROM sonde.session",
     "SELECT table_name, written, kept FROM sonde.loss ORDER BY 1",

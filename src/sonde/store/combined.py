@@ -175,7 +175,9 @@ def keep_once_per_host(
     """Keep one copy of the rows about a machine, which every session of its host has. Only `ts` may
     differ, by the microsecond between the sessions' clock anchors; `columns` are the others."""
     own = ", ".join(f'"{name}"' for name in columns)
-    once = relation.query("rows", f"SELECT DISTINCT ON (host, {own}) * FROM rows")
+    # The name must be nobody else's: DuckDB 1.5 looks it up again when the rows are asked for.
+    rows = f"rows of {relation.alias}"
+    once = relation.query(rows, f'SELECT DISTINCT ON (host, {own}) * FROM "{rows}"')
     assert once is not None  # None is for statements without rows
     return once
 

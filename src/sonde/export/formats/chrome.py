@@ -126,7 +126,7 @@ SELECT pid << {_TID_BITS} | tid AS lane, concat(
     CASE ph WHEN 'X' THEN concat(',"dur":', {_MICROS.format("dur_ns")})
         WHEN 'i' THEN concat(',"s":"', scope, '"') WHEN 'f' THEN ',"bp":"e"' END,
     CASE WHEN id IS NULL THEN NULL WHEN ph IN ('s', 't', 'f')
-        THEN concat(',"id":', ('0x' || left(md5(id), 13))::UBIGINT)
+        THEN concat(',"id":', ('0x' || left(md5(id::VARCHAR), 13))::UBIGINT)
         ELSE concat(',"id":', to_json(id)) END,
     ',"name":', to_json(name), ',"cat":', to_json(cat),
     CASE WHEN args IS NOT NULL THEN concat(',"args":', args) END, '}}',
