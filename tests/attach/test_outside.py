@@ -192,6 +192,12 @@ def test_threads_have_the_names_that_the_kernel_knows() -> None:
     assert found == {"MainThread", "reader-1"}
 
 
+def test_a_thread_that_has_ended_is_told_as_any_that_is_not_there(program) -> None:
+    pid, ended = program(sys.executable), 2**22 - 3
+    with outside.OutsideReader(pid) as reader, pytest.raises(ProcessLookupError):
+        reader.describe(ended, outside.FrameWalk([], []))
+
+
 def test_what_cannot_be_read_is_one_line(sonde_cli) -> None:
     with subprocess.Popen(["sleep", "1000"]) as process:
         done = sonde_cli("stacks", process.pid)

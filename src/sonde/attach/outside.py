@@ -37,7 +37,7 @@ class FrameWalk(NamedTuple):
     ends: list[int]  # for each call of the interpreter's C function: how many frames end with it
 
 
-class _Gone(Exception):
+class _Gone(ProcessLookupError):
     """What was there a moment ago is not any more."""
 
 
@@ -57,7 +57,11 @@ class OutsideReader:
             raise preflight.Forbidden(
                 f"process {pid} may not be read: {preflight.explain_refusal(proc)}"
             ) from None
-        self._find_layout(python)
+        try:
+            self._find_layout(python)
+        except _Gone:
+            os.close(self.memory)
+            raise preflight.NoSuchProcess(f"process {pid} has just ended") from None
 
     def __enter__(self) -> OutsideReader:
         return self
@@ -164,7 +168,7 @@ class OutsideReader:
             return FrameWalk([], [])
 
     def describe(self, tid: int, walk: FrameWalk) -> ThreadStack:
-        """Return the stack of a thread with names."""
+        """Return the stack of a thread with names; ProcessLookupError if it has just ended."""
         one = ThreadStack(tid, self._find_thread_name(tid), time.monotonic_ns())
         one.idle = self._is_idle(tid)
         one.frames = [frame for place in walk.places if (frame := self._name(*place))]
