@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import sys
+
 PROGRAM = """
 import json, socketserver, threading, time, urllib.request, wsgiref.simple_server
 import sonde
@@ -32,5 +34,7 @@ server.shutdown()
 def test_two_requests_of_one_function_at_once_are_told_apart(run, sonde_cli) -> None:
     run(PROGRAM)
     slowest = sonde_cli("requests", "program.py").stdout.partition("the slowest")[2]
-    assert slowest.count("waiting in time.sleep, called by fetch (") == 1, slowest
+    # No calls of C functions are known on Python 3.10.
+    sleeps = "time.sleep, called by fetch" if sys.version_info >= (3, 11) else "fetch"
+    assert slowest.count(f"waiting in {sleeps} (") == 1, slowest
     assert slowest.count(" in json.dumps, called by shop (") == 1, slowest
