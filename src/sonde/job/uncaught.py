@@ -5,17 +5,23 @@ from __future__ import annotations
 import sys
 
 from sonde import _core
-from sonde.job.import_watch import ImportWatch
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
     from collections.abc import Callable
-    from types import ModuleType, TracebackType
+    from types import TracebackType
     from typing import Any, TypeAlias
 
     Listener: TypeAlias = Callable[[BaseException, TracebackType | None], object]
 
-_NAMES = ("excepthook", "__excepthook__")
+# Where each hook is known. A console tells by `is` whether the program has a hook of its own: that
+# must stay so. `threading` takes its hook from `_thread` when it is imported.
+_KNOWN = {
+    "sys": (("sys", "excepthook"), ("sys", "__excepthook__")),
+    "threading": (
+        ("threading", "excepthook"), ("threading", "__excepthook__"), ("_thread", "_excepthook"),
+    ),
+}  # fmt: skip
 
 
 class Uncaught:
@@ -29,7 +35,6 @@ class Uncaught:
         self._hooks: dict[str, _core.ChainedHook] = {}
         # By module: the hook of ours that a later hook of the program may still call.
         self._covered: dict[str, _core.ChainedHook] = {}
-        self._watch = ImportWatch(_has_threading, self._cover_threads)
         self.seen: object = None  # id of the last exception that ended the main thread
 
     def subscribe(self, listener: Listener) -> None:
@@ -38,16 +43,12 @@ class Uncaught:
             # An old one, of a program that we were attached to, is not news. Not what is handled
             # just now: it is freed, and the one that ends the program may get its address.
             self.seen = id(_find_old_exception())
-            self._cover(sys, self._see)
-            if _has_threading():
-                self._cover_threads()
-            else:
-                self._watch.start()
+            self._cover("sys", self._see)
+            self._cover("threading", self._see_thread)
 
     def unsubscribe(self, listener: Listener) -> None:
         self._listeners = tuple(one for one in self._listeners if one is not listener)
         if not self._listeners:
-            self._watch.stop()
             self._uncover()
 
     def is_news(self, error: object) -> bool:
@@ -57,18 +58,12 @@ class Uncaught:
         hook = self._hooks.get("sys")
         return hook is None or sys.excepthook is not hook or self.seen in (None, id(error))
 
-    def _cover_threads(self) -> None:
-        self._cover(sys.modules["threading"], self._see_thread)
-
-    def _cover(self, module: ModuleType, listener: Callable[..., object]) -> None:
-        name = module.__name__
+    def _cover(self, name: str, listener: Callable[..., object]) -> None:
         hook = self._covered.pop(name, None)
         if hook is None:
-            hook = _core.ChainedHook(None, module.excepthook)
-            # A console tells by `is` whether the program has a hook of its own: that must stay so.
-            for each in _NAMES:
-                if module.__dict__.get(each) is hook.previous:
-                    setattr(module, each, hook)
+            inside, attribute = _find_hook(name)
+            hook = _core.ChainedHook(None, inside[attribute])
+            _replace(name, hook.previous, hook)
         hook.listener = listener
         self._hooks[name] = hook
 
@@ -76,11 +71,9 @@ class Uncaught:
         hooks, self._hooks = self._hooks, {}
         for name, hook in hooks.items():
             hook.listener = None
-            module = sys.modules.get(name)
-            is_in_front = module is not None and module.__dict__.get("excepthook") is hook
-            for each in _NAMES:
-                if module is not None and module.__dict__.get(each) is hook:
-                    setattr(module, each, hook.previous)
+            inside, attribute = _find_hook(name)
+            is_in_front = inside.get(attribute) is hook
+            _replace(name, hook, hook.previous)
             if not is_in_front:
                 self._covered[name] = hook  # the program has put its own in front
 
@@ -110,8 +103,22 @@ def _call_undisturbed(
     _core.undisturbed(lambda: listener(error, trace))
 
 
-def _has_threading() -> bool:
-    return "__excepthook__" in getattr(sys.modules.get("threading"), "__dict__", ())
+def _find_hook(name: str) -> tuple[dict[str, Any], str]:
+    """Return the names of the module that holds a hook now, and the hook's own name there."""
+    for module, attribute in _KNOWN[name]:
+        inside = getattr(sys.modules.get(module), "__dict__", {})
+        # A `threading` that is being imported may not have its own yet.
+        if attribute in inside and (module != "threading" or "__excepthook__" in inside):
+            return inside, attribute
+    raise ImportError(f"{name} has no hook for exceptions")
+
+
+def _replace(name: str, old: object, new: object) -> None:
+    """Put one hook in the place of another, wherever that one is known."""
+    for module, attribute in _KNOWN[name]:
+        inside = getattr(sys.modules.get(module), "__dict__", {})
+        if inside.get(attribute) is old:
+            inside[attribute] = new
 
 
 def _find_old_exception() -> BaseException | None:

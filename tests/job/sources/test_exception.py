@@ -77,7 +77,7 @@ def test_locals_are_there_if_asked_for_and_a_cause_is_named(run, root) -> None:
 def test_exceptions_of_threads_are_rows_too_and_each_hook_is_called_once(run, root) -> None:
     done = run(
         START
-        + "import threading, colorsys\n"
+        + "import threading\n"
         + FAILS
         + """
 seen = []
@@ -95,6 +95,23 @@ print(seen)
     assert done.stderr.count("RuntimeError: cannot load") == 1
     (row,) = read(root, "SELECT thread <> pid AS other, type FROM python.exception")
     assert row == {"other": True, "type": "builtins.RuntimeError"}
+
+
+def test_the_hook_of_threads_is_there_before_they_are_and_goes_again(run) -> None:
+    run(
+        """
+import _thread, sys
+first = _thread._excepthook
+assert "threading" not in sys.modules
+"""
+        + START
+        + """
+import threading
+assert threading.excepthook is threading.__excepthook__ is not first
+sonde.stop()
+assert threading.excepthook is threading.__excepthook__ is _thread._excepthook is first
+"""
+    )
 
 
 def test_a_hook_that_the_program_sets_later_stays_and_what_it_hides_is_recorded(run, root) -> None:
@@ -156,7 +173,7 @@ def test_no_code_of_the_program_is_run_and_there_are_few_rows_in_an_hour(run, ro
     done = run(
         START
         + """
-import threading, colorsys
+import threading
 class Loud(Exception):
     def __str__(self): print("asked"); return "asked"
 def fail(): raise Loud("plain", 7, [1])
