@@ -11,6 +11,7 @@ from pathlib import Path
 
 import pytest
 
+import sonde
 from sonde import plugins
 from sonde.job.source_context import has_gil
 from support.handmade_machine import record
@@ -50,6 +51,36 @@ def test_a_healthy_job_gets_one_line_that_says_what_was_looked_at(sonde_cli) -> 
     assert line.startswith("nothing is wrong, as far as can be seen: ")
     assert "6 pieces of 10 s" in line
     assert "rules lack data (--all says which)" in line
+
+
+CRASH = """
+import multiprocessing, sys, time
+import sonde
+def load(shard):
+    time.sleep(0.2)
+    if shard < 2: sys.exit(7)
+    raise ValueError(f"shard {shard} is empty")
+if __name__ == "__main__":
+    children = [multiprocessing.Process(target=load, args=(n,)) for n in range(3)]
+    for one in children: one.start()
+    for one in children: one.join()
+    load(3)
+"""
+
+
+def test_how_processes_ended_comes_first_if_it_was_not_in_order(run, root, sonde_cli) -> None:
+    done = run(CRASH, check=False, SONDE="1", SONDE_COLLECTOR="off")
+    assert "shard 3 is empty" in done.stderr
+    shown = " ".join(sonde_cli("advise", "program.py").stdout.split())
+    assert " each ended with exit code 7: `sonde stacks` shows where" in shown
+    assert shown.startswith("2 processes (")
+    assert (
+        ") ended with an uncaught ValueError: shard 3 is empty (exit code 1): `sonde stacks`"
+        in shown
+    )
+    assert "nothing is wrong" not in shown
+    told = str(sonde.advise("program.py"))
+    assert told.startswith("2 processes (") and "Nothing is wrong" not in told
 
 
 def test_a_recording_without_data_is_not_called_healthy(sonde_cli) -> None:

@@ -77,6 +77,7 @@ class Advice:
     thinned: str = ""  # of a long recording: which part of it was looked at, in words
     places: Sequence[HotPlace] = field(default=())  # where the time went, if nothing bad was found
     folder: str | None = None  # where the program began: short names of files start there
+    endings: Sequence[str] = field(default=())  # of processes that did not end in order
 
     @property
     def worst(self) -> str | None:
@@ -84,10 +85,17 @@ class Advice:
         found = [finding.severity for finding in self.findings]
         return max(found, key=LEVELS.index) if found else None
 
+    @property
+    def nothing(self) -> str:
+        """Return what is wrong where no rule found anything."""
+        return "nothing else" if self.endings else "nothing"
+
     def __str__(self) -> str:
         """Return the findings as text: what is wrong, the evidence, the line, the next step."""
         looked = sum(outcome.state != "abstained" for outcome in self.outcomes)
-        lines = [] if self.findings else [f"Nothing is wrong: {looked} rules looked"]
+        lines = [f"{one[0].upper()}{one[1:]}" for one in self.endings]
+        if not self.findings:
+            lines.append(f"{self.nothing.capitalize()} is wrong: {looked} rules looked")
         for one in self.findings:
             told = ", ".join(show_evidence(name, value) for name, value in one.evidence.items())
             lines += [f"{one.severity.upper()}: {one.title}  [{one.rule}]", f"  {told}"]
@@ -117,7 +125,8 @@ class Advice:
             for one in self.findings
         ]  # fmt: skip
         if not boxes:
-            boxes = [show_box(f"Nothing is wrong: {looked} rules looked", ())]
+            boxes = [show_box(f"{self.nothing.capitalize()} is wrong: {looked} rules looked", ())]
+        boxes[:0] = [show_box(one, (), severity="warning") for one in self.endings]
         if self.places:
             rows = [(PctBar(one.share_pct), one.state, one.func,
                      one.show_place(self.folder), one.what)

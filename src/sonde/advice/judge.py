@@ -30,6 +30,7 @@ from sonde.analysis.window import Window
 from sonde.config_file import FileSettings
 from sonde.errors import ConfigError, Error
 from sonde.session import Session
+from sonde.session.ending import describe_ends
 from sonde.store.held import HeldRecording
 from sonde.store.recording import Recording, open_recording
 from sonde.words import show_moment
@@ -226,7 +227,7 @@ def judge(
         show_moment(period.start_ns), show_moment(period.end_ns), period.piece_s, period.count,
         period.warm_up_s, [_name(session) for session in sessions], findings, outcomes,
         looked_at=None if whole is None else len(recording.sessions),
-        folder=sessions[0].meta.cwd if sessions else None,
+        folder=sessions[0].meta.cwd if sessions else None, endings=describe_ends(sessions),
         thinned="" if period.stretches is None else period.stretches.describe(period.count),
     )  # fmt: skip
 

@@ -115,6 +115,8 @@ def _write_lines(lines: Iterator[str] | list[str], file: IO[str]) -> None:
 
 def _draw_advice(advice: Advice, everything: bool, file: IO[str], look: CloserLook | None) -> None:
     colour = file.isatty() and environ.uses_colour()
+    for ending in advice.endings:
+        file.write(fill(f"{clean(ending)}: `sonde stacks` shows where", file) + "\n\n")
     if not advice.findings:
         file.write(fill(_describe_health(advice), file) + "\n")
     for at, finding in enumerate(advice.findings):
@@ -154,7 +156,7 @@ def _describe_health(advice: Advice) -> str:
     judged = [outcome for outcome in advice.outcomes if outcome.judged]
     if not judged:
         return f"nothing can be said: no rule has the data it needs ({_describe_coverage(advice)})"
-    return f"nothing is wrong, as far as can be seen: {_describe_coverage(advice)}"
+    return f"{advice.nothing} is wrong, as far as can be seen: {_describe_coverage(advice)}"
 
 
 def _describe_coverage(advice: Advice) -> str:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import signal
 import time
+from collections.abc import Sequence
 
 from sonde import _core
 from sonde.errors import Damaged
@@ -11,7 +12,9 @@ from sonde.session import stack_table
 from sonde.session.folder import Session
 from sonde.session.records import Exit
 from sonde.session.ring import Ring
+from sonde.words import name_program
 
+_MOST_ENDS, _MOST_PIDS = 5, 5  # sentences, and what each names
 _NEWEST = 1024  # rows to look at: they may be a little out of order
 
 
@@ -114,6 +117,28 @@ def choose_ended(sessions: list[Session]) -> list[Session]:
     job = [one for one in sessions if one.meta.job is not None and one.meta.job == last.meta.job]
     ends = [(one, find_ending(one)) for one in job]
     return [one for one, end in ends if end is not None and end.word != "ended"] or [last]
+
+
+def describe_ends(sessions: Sequence[Session]) -> list[str]:
+    """Return sentences about the processes that did not end in order, those that ended like most
+    others first."""
+    alike: dict[str, list[Session]] = {}
+    for one in sessions:
+        end = find_ending(one)
+        if end is not None and end.word not in ("ended", "killed"):
+            alike.setdefault(end.sentence, []).append(one)
+    told = sorted(alike.items(), key=lambda item: -len(item[1]))
+    ends = [f"{_name_processes(those)} {sentence}" for sentence, those in told[:_MOST_ENDS]]
+    more = sum(len(those) for _, those in told[_MOST_ENDS:])
+    return ends if not more else [*ends, f"{more} more processes did not end in order either"]
+
+
+def _name_processes(sessions: Sequence[Session]) -> str:
+    if len(sessions) == 1:
+        return f"{name_program(sessions[0].meta.argv)} (pid {sessions[0].pid})"
+    pids = ", ".join(str(one.pid) for one in sessions[:_MOST_PIDS])
+    more = ", \N{HORIZONTAL ELLIPSIS}" if len(sessions) > _MOST_PIDS else ""
+    return f"{len(sessions)} processes ({pids}{more}) each"
 
 
 def find_exception(session: Session) -> str | None:
