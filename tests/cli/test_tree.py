@@ -73,3 +73,26 @@ def test_a_narrow_terminal_cuts_names_but_no_number_and_no_line_is_too_wide(monk
     lines = [re.sub(r"\x1b\[\d+m", "", line) for line in file.getvalue().splitlines()]
     assert len(lines) == 4 and max(map(len, lines)) <= 80, lines
     assert all(" \u00d749" in line and line == line.rstrip() for line in lines), lines
+
+
+def test_a_deep_tree_keeps_its_names_and_the_numbers_of_its_lines(monkeypatch) -> None:
+    site = "/v/lib/python3.12/site-packages/gunicorn/workers"
+    recording = FakeRecording()
+    deep = [(f"Worker.step_{n}", f"{site}/asynchronous_{n}.py", 1000 + n, 9) for n in range(14)]
+    for last in ("render", "fetch"):
+        recording.see([*deep, (last, "/job/wsgi.py", 7, 6), ("wait", "/job/wsgi.py", 3, 2)], 10)
+    profile = Profile(recording, Selection(find_window(recording, None, None)))
+    tree = read_tree(profile, all_frames=True)
+    monkeypatch.setenv("COLUMNS", "80")
+    file = io.StringIO()
+    file.isatty = lambda: True  # type: ignore[method-assign]
+    draw_nodes(tree, tree.list_nodes(), tree_command._show_numbers, tree_command._name, file)
+    lines = [re.sub(r"\x1b\[\d+m", "", line) for line in file.getvalue().splitlines()]
+    assert len(lines) == 18 and max(map(len, lines)) <= 80, lines
+    for n, line in enumerate(lines[:14]):
+        assert f"Worker.step_{n}" in line and line.endswith(f".py:{1000 + n}"), lines
+    # What a function calls alone begins no further to the right; where the tree parts, it does.
+    begins = {line.index("Worker.step") for line in lines[1:14]}
+    assert len(begins) == 1, lines
+    shown = [line[min(begins) :].split("  ")[0] for line in lines[14:]]
+    assert shown == ["├ render", "│ └ wait", "└ fetch", "└ wait"], lines

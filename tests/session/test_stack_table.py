@@ -255,3 +255,21 @@ def test_locals_do_not_keep_objects_alive(run) -> None:
     )
     assert "big = <__main__.Big at 0x" in done.stdout  # also without `threading`, and in a cell
     assert done.stdout.split()[-1] == "gone"
+
+
+OWN_FRAME = """
+import time, sonde
+sonde.start(collector=False)
+source = "def stop(): time.sleep(60)"
+exec(compile(source, "/v/lib/python3.12/site-packages/sonde/job/sources/stack.py", "exec"))
+def leave():
+    stop()
+print("ready", flush=True)
+leave()
+"""
+
+
+def test_a_frame_of_ours_is_in_no_stack(start, sonde_cli) -> None:
+    process = start(OWN_FRAME)
+    wait_for(lambda: "leave (" in sonde_cli("stacks", process.pid).stdout)
+    assert "sonde/job/sources" not in sonde_cli("stacks", process.pid).stdout

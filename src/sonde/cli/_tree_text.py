@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 import shutil
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from typing import IO
 
 from sonde import environ
@@ -14,7 +14,8 @@ from sonde.analysis.source_lines import read_source
 from sonde.words import clean
 
 TIMES = "\N{MULTIPLICATION SIGN}"  # before the number of threads that a line stands for
-_LEAST = 12  # columns of a place that still tell something
+_LEAST = 12  # columns of a name or a place that still tell something
+_NARROWEST = 26  # columns of names with the lines before them
 
 
 def draw_nodes(
@@ -26,15 +27,18 @@ def draw_nodes(
     coloured = file.isatty() and environ.uses_colour()
     width = shutil.get_terminal_size().columns if file.isatty() else 160
     folder = tree.profile.folder
-    guides = _draw_guides(nodes)
-    labels = [guide + name(node) for guide, (_, node) in zip(guides, nodes, strict=True)]
     places = [_show_place(node, folder) for _, node in nodes]
     numbers = [show_numbers(node, tree) for _, node in nodes]
     left_over = width - len(numbers[0]) - 4
     own = max(len(place) for (_, node), place in zip(nodes, places, strict=True) if _is_own(node))
-    least = max(own, min(_LEAST, max(map(len, places))))
-    room = min(max(map(len, labels)), max(26, left_over - least))
-    widest = max(least, left_over - room)
+    least = min(max(own, min(_LEAST, max(map(len, places)))), left_over - _NARROWEST)
+    widest = left_over - least
+    guides = _draw_guides(nodes)
+    if max(map(len, guides)) > widest - _LEAST:
+        guides = _draw_guides(nodes, is_deep=True)
+    labels = [guide + name(node) for guide, (_, node) in zip(guides, nodes, strict=True)]
+    room = min(max(map(len, labels)), widest)
+    widest = left_over - room
     places = [place and _cut_left(place, widest).ljust(min(own, widest)) for place in places]
     labels = [_cut_name(label, room) for label in labels]
     above: list[str] = []  # the place of each caller
@@ -51,16 +55,33 @@ def draw_nodes(
         file.write(f"{left}  {source}".rstrip() + "\n")
 
 
-def _draw_guides(nodes: Sequence[tuple[int, CodeNode]]) -> list[str]:
-    """Return the lines that lead from a caller to what it calls."""
-    guides: list[str] = []
+def _draw_guides(nodes: Sequence[tuple[int, CodeNode]], is_deep: bool = False) -> list[str]:
+    """Return the lines that lead from a caller to what it calls. In a deep tree, the only one that
+    the last of its callers calls stands right below it: where `└` follows `└`, it is called."""
+    marks: list[str] = []
     followed = set[int]()  # depths at which another node follows
     for depth, _ in reversed(nodes):
-        lines = "".join("│ " if level in followed else "  " for level in range(1, depth))
-        mark = "├ " if depth in followed else "└ "
-        guides.append(lines + mark if depth else "")
+        marks.append("├ " if depth in followed else "└ ")
         followed = {level for level in followed if level < depth} | {depth}
-    return guides[::-1]
+    marks.reverse()
+    guides: list[str] = []
+    lines: list[str] = []  # the columns that each caller leaves before what it calls
+    for at, (depth, _) in enumerate(nodes):
+        guides.append("".join(lines[1:depth]) + marks[at] if depth else "")
+        calls_one = len(list(_list_called(nodes, at))) == 1
+        skips = is_deep and calls_one and marks[at] == "└ "
+        lines[depth:] = ["" if skips else "│ " if marks[at] == "├ " else "  "]
+    return guides
+
+
+def _list_called(nodes: Sequence[tuple[int, CodeNode]], at: int) -> Iterator[int]:
+    """Yield where the nodes stand that a node calls itself."""
+    depth = nodes[at][0]
+    for below in range(at + 1, len(nodes)):
+        if nodes[below][0] <= depth:
+            return
+        if nodes[below][0] == depth + 1:
+            yield below
 
 
 def _show_place(node: CodeNode, folder: str | None) -> str:

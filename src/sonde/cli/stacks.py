@@ -10,6 +10,7 @@ import sys
 from collections.abc import Iterator
 
 from sonde import _core, environ
+from sonde.analysis import code_names
 from sonde.cli import _options
 from sonde.cli._native_text import is_ours
 from sonde.cli._stack_text import Painter, StackText
@@ -275,6 +276,8 @@ class _Recorded(_Shown):
         since_ns = _core.clock_ns()
         is_asked = self.is_alive and self._sample()
         self.threads = _read(session)
+        for one in self.threads:
+            one.frames = [each for each in one.frames if not code_names.is_ours(each.file)]
         if self.raised:  # its thread was last seen in the hook that recorded it
             self.threads = [one for one in self.threads if one.thread != session.pid]
         if (args.locals or args.tasks) and is_asked:
