@@ -28,6 +28,12 @@ def draw(rows) -> list[str]:
     return list(RankText(Painter(coloured=False), rows).draw())
 
 
+def test_a_frame_of_ours_between_those_of_the_program_is_not_shown() -> None:
+    ours = ["call", "/v/lib/python3.12/site-packages/sonde/job/sources/_web_servers.py", 56]
+    bare = draw([make_row(rank, 2, STUCK) for rank in range(2)])
+    assert draw([make_row(rank, 2, [STUCK[0], ours, *STUCK[1:]]) for rank in range(2)]) == bare
+
+
 def test_a_thousand_ranks_are_one_picture_with_the_outlier_first() -> None:
     assert draw(make_ranks(1024)) == [
         "Job train-7: 1,024 ranks on 128 hosts",

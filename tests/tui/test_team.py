@@ -82,6 +82,18 @@ def test_a_master_that_rests_and_a_slow_worker_are_nobody_to_differ_from() -> No
     assert [one.unit for one in found] == [None, None, None, SLOW]
 
 
+def test_who_does_a_little_more_because_another_is_slow_does_not_differ() -> None:
+    quick = [Process(n, ((WAITS, APP), False, 4)) for n in (1, 2)]
+    busy = Process(3, ((WAITS, APP), False, 5))
+    slow = Process(4, ((WAITS, APP), False, 1), ((WAITS, APP, SLOW), True, 6))
+    found = find_members([*quick, busy, slow], 10.0)
+    assert [(one.unit, round(one.more_pct)) for one in found] == [
+        (None, 0), (None, 0), (None, 0), (SLOW, 60),
+    ]  # fmt: skip
+    found = find_members([*quick, busy], 10.0)  # nobody differs by more
+    assert [(one.unit, round(one.more_pct)) for one in found] == [(None, 0), (None, 0), (APP, 10)]
+
+
 def test_what_waits_for_the_workers_that_it_started_is_compared_with_nobody() -> None:
     main = Process(9, ((APP, SELECT), False, 4), ((APP, SLOW), True, 6), ppid=1)
     assert [one.unit for one in find_members([main, *WORKERS], 10.0)] == [None, None, SLOW, None]

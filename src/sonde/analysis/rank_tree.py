@@ -10,7 +10,7 @@ import json
 from collections.abc import Iterable, Iterator, Sequence
 from typing import Any, NamedTuple
 
-from sonde.analysis.code_names import MINE, WRAPPERS, find_owner, shorten_file
+from sonde.analysis.code_names import MINE, WRAPPERS, find_owner, is_ours, shorten_file
 
 Row = dict[str, Any]
 Frame = tuple[str, str, int]  # function, file, line
@@ -72,7 +72,8 @@ def group_places(members: Iterable[RankThread]) -> list[SharedPlace]:
 def _read_stack(text: str) -> tuple[Frame, ...]:
     """Return the frames of a stack; a row from another machine may contain anything."""
     try:
-        frames = tuple((str(func), str(file), int(line)) for func, file, line in json.loads(text))
+        read = ((str(func), str(file), int(line)) for func, file, line in json.loads(text))
+        frames = tuple(frame for frame in read if not is_ours(frame[1]))
     except (ValueError, TypeError, RecursionError):
         return _LOST
     return frames or _LOST

@@ -4,12 +4,14 @@ from __future__ import annotations
 
 import argparse
 import os
+import sys
 
 from sonde import environ, settings
 from sonde.analysis import timeline_sql
 from sonde.analysis.window import find_window
 from sonde.cli import _options
 from sonde.cli._missing import tell_missing
+from sonde.cli._terminal import fill
 from sonde.errors import ConfigError
 from sonde.export.files import write_with
 from sonde.session.target import add_children, find_sessions
@@ -48,7 +50,8 @@ def run(args: argparse.Namespace) -> int:
         opened.close()
     path = args.output or "report.html"
     write_with(path, True, False, lambda file: print(page, file=file))
-    print(f"wrote {path} ({os.path.getsize(path):,} bytes): {thinned}; open it with any browser")
+    told = f"wrote {path} ({os.path.getsize(path):,} bytes): {thinned}; open it with any browser"
+    print(fill(told, sys.stdout))
     return 0
 
 

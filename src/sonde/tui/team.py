@@ -15,6 +15,7 @@ from sonde.tui.shares import Share
 from sonde.tui.tree import StackTree, Unit
 
 _NOTABLE = 0.05  # of the window: smaller differences are chance
+_BESIDE = 0.25  # of the largest difference: what one leaves undone is a little more for the rest
 
 
 class Member(NamedTuple):
@@ -68,7 +69,9 @@ def find_members(processes: Sequence[TopProcess], window_s: float | None) -> lis
             members.append(
                 Member(process, 100 * working, 100 * waiting, unit, 100 * more[unit], wait)
             )
-    return members
+    least = _BESIDE * max((one.more_pct for one in members), default=0.0)
+    return [one if one.more_pct >= least else one._replace(unit=None, more_pct=0.0)
+            for one in members]  # fmt: skip
 
 
 def _find_team(session: Session) -> object:
