@@ -594,7 +594,10 @@ def test_the_sampler_does_not_wait_for_the_thread_that_it_looks_at() -> None:
 
 
 C_CALLS = """
-import re, tempfile, zlib
+import array, re, tempfile, zlib
+
+class Cells(array.array):
+    pass
 
 class Seen:
     def __init__(self):
@@ -618,6 +621,9 @@ def sleep():
 
 def lengthen(text, piece):
     return text + piece
+
+def join(cells, more):
+    return cells + more  # as an array does, of which their class is made
 
 def cut(seen):
     return seen.items[1:]  # who gets it frees it: that takes as long
@@ -654,7 +660,7 @@ def spin_on(numbers):
 def work(until):
     pattern, seen, numbers, data = re.compile("^(a+)+$"), Seen(), range(20000), bytes(range(256)) * 400
     listed, text, known = list(numbers), "a" * 3_000_000, dict.fromkeys(numbers)
-    flags = {"ready": False}
+    flags, cells = {"ready": False}, Cells("q", range(300_000))
     until += time.thread_time() - time.monotonic()  # others may have the processors
     while time.thread_time() < until:
         match(pattern), pack(data), spin_on(numbers), sleep(), choose(pattern, True)
@@ -663,7 +669,7 @@ def work(until):
         wait_for(flags)
         for _ in range(5):
             [shorten(seen) for _ in range(10)], leave(data * 40), merge(known)
-            lengthen(text, "b"), [cut(seen) for _ in range(200)], [fail() for _ in range(5000)]
+            lengthen(text, "b"), [join(cells, cells) for _ in range(20)], [cut(seen) for _ in range(200)], [fail() for _ in range(5000)]
         for number in range(8900, 9000):
             seen.has(number), find(15000, listed)
 """
@@ -687,6 +693,7 @@ def test_a_sample_names_the_c_function_that_its_line_calls(sample, tmp_path):
     assert usual["sleep"] == "time.sleep"
     assert usual["choose"] == "re.Pattern.match"  # although an argument has two branches
     assert usual["lengthen"] == "str.__add__"
+    assert usual["join"] == "array.array.__add__"
     assert usual["cut"] == "list.__getitem__"
     assert usual["shorten"] == "list.__delitem__"
     assert any((call or "").endswith(".__exit__") for call in calls["leave"])

@@ -125,6 +125,7 @@ static int read_container(const sonde_call_place *here, uintptr_t at, c_function
 
 /* Operators of short texts and lists are quick, and there are many of them: they are nobody's news. */
 #define LONG_VALUES 1000
+#define MOST_BASES 3 /* of a class of Python, on the way to one of C */
 
 static int copies_its_values(uintptr_t type)
 {
@@ -162,24 +163,42 @@ static int is_told(const sonde_call_place *here, const PyVarObject *left, const 
     return strstr(name, "add__") != NULL && (left->ob_size >= LONG_VALUES || is_longer);
 }
 
-/* Read the type of the left operand, if it is worth a word: Python's own that copy, or an extension's,
- * whose names have a module. */
+/* Read the name of the type that works on the values of an object: its own if that is C's, whose names have
+ * a module, else that of the class of C that a class of Python is made from, as torch.Tensor is. What such a
+ * class does in Python has a frame of its own. Returns 0, or -1 if there is none. */
+static int read_extension_name(char *to, uintptr_t type)
+{
+    for (int bases = 0; bases <= MOST_BASES; bases++) {
+        if (read_type_name(to, type) < 0)
+            return -1;
+        if (strchr(to, '.') != NULL)
+            return 0;
+        if (sonde_read_memory(&type, type + offsetof(PyTypeObject, tp_base), sizeof type) < 0)
+            return -1;
+    }
+    return -1;
+}
+
+/* Read the type of the left operand, if it is worth a word: Python's own that copy, or an extension's. Where the
+ * left one is a number, say, the right one may be an extension's and does the work. */
 static int read_operator(const sonde_call_place *here, uintptr_t left, uintptr_t right, c_function *found)
 {
     PyVarObject a, b;
-    unsigned long flags;
     if (!may_be_frame(left) || !may_be_frame(right) || sonde_read_memory(&a, left, sizeof a) < 0 ||
         sonde_read_memory(&b, right, sizeof b) < 0)
         return -1;
     found->object = (uintptr_t)a.ob_base.ob_type;
     if (found->object == here->object)
         return is_told(here, &a, &b, right) ? 0 : -1;
-    if (read_type_name(found->owner, found->object) < 0 ||
-        sonde_read_memory(&flags, found->object + offsetof(PyTypeObject, tp_flags), sizeof flags) < 0)
+    int takes_item = strstr(here->name, "item__") != NULL;
+    if (copies_its_values(found->object) ? read_type_name(found->owner, found->object) < 0
+                                         : read_extension_name(found->owner, found->object) < 0) {
+        found->object = (uintptr_t)b.ob_base.ob_type;
+        if (takes_item || copies_its_values(found->object) || read_extension_name(found->owner, found->object) < 0)
+            return -1;
+    } else if (!is_told(here, &a, &b, right)) {
         return -1;
-    int is_extension = strchr(found->owner, '.') != NULL && !(flags & Py_TPFLAGS_HEAPTYPE);
-    if (!(copies_its_values(found->object) || is_extension) || !is_told(here, &a, &b, right))
-        return -1;
+    }
     memcpy(found->name, here->name, sizeof found->name);
     return 0;
 }
