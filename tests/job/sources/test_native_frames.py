@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import ctypes
 import os
+from itertools import pairwise
 from pathlib import Path
 
 import pytest
@@ -110,7 +111,7 @@ def test_one_question_is_answered_with_the_rules_of_the_whole_function(reader, n
     begin = find_address(name)
     rules = reader.read_rules(begin)
     assert rules[0].begin == begin
-    assert all(one.end == after.begin for one, after in zip(rules, rules[1:], strict=False))
+    assert all(one.end == after.begin for one, after in pairwise(rules))
     assert reader.read_rules(rules[-1].end - 1) == rules
     assert reader.name(rules[-1].end - 1) == reader.name(begin)
 

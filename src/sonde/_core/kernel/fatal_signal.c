@@ -27,6 +27,7 @@ static sonde_fatal_watch watches[2]; /* the one that is not in use is written, t
 SONDE_CHANGED_IN_CHILD static sonde_fatal_watch *current; /* atomic; NULL: nobody watches */
 static struct sigaction before[SONDE_FATAL_SIGNALS];
 static sonde_range interpreter_code;
+static uint64_t last_fault; /* atomic: its thread and number */
 
 static int find_place(int number)
 {
@@ -34,6 +35,16 @@ static int find_place(int number)
     while (at < SONDE_FATAL_SIGNALS && numbers[at] != number)
         at++;
     return at;
+}
+
+/* Is this a fault that we have seen, sent once more by the handler that we passed it on to? faulthandler does so. */
+static int is_echo(int number, const siginfo_t *info)
+{
+    uint64_t who = (uint64_t)syscall(SYS_gettid) << 8 | (uint64_t)number;
+    if (info->si_code <= 0)
+        return sonde_load_relaxed(&last_fault) == who;
+    sonde_store_relaxed(&last_fault, who);
+    return 0;
 }
 
 static void write_row(sonde_fatal_watch *watch, int number, const siginfo_t *info)
@@ -55,7 +66,7 @@ void sonde_fatal_look(int number, const siginfo_t *info)
     /* Acquire: what the pointer names was written before the pointer. */
     sonde_fatal_watch *watch = sonde_load_acquire(&current);
     /* Under a filter the program might die of our calls instead. */
-    if (watch == NULL || sonde_had_filter())
+    if (watch == NULL || sonde_had_filter() || is_echo(number, info))
         return;
     write_row(watch, number, info);
     /* More than once: a function that was never seen before may be believed only the next time. */
