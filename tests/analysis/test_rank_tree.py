@@ -34,6 +34,11 @@ def test_a_frame_of_ours_between_those_of_the_program_is_not_shown() -> None:
     assert draw([make_row(rank, 2, [STUCK[0], ours, *STUCK[1:]]) for rank in range(2)]) == bare
 
 
+def test_processes_of_two_jobs_are_not_said_to_be_of_one() -> None:
+    rows = [make_row(rank, 2, STUCK, job=f"train-{rank}") for rank in range(2)]
+    assert draw(rows)[0] == "2 ranks"
+
+
 def test_a_thousand_ranks_are_one_picture_with_the_outlier_first() -> None:
     assert draw(make_ranks(1024)) == [
         "Job train-7: 1,024 ranks on 128 hosts",

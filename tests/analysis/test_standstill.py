@@ -112,9 +112,13 @@ if __name__ == "__main__":
 """
 
 
-def test_a_live_process_that_stands_still_comes_first_in_ps_and_in_advice(start, sonde_cli) -> None:
+def test_a_live_process_that_stands_still_comes_first_in_ps_and_in_advice(
+    start, sonde_cli, tmp_path, monkeypatch
+) -> None:
+    monkeypatch.chdir(tmp_path)  # where the programs begin
     job, other = start(HOLDS_THE_GIL, SONDE="1"), start(RESTS, SONDE="1")
     wait_for(lambda: "holds the GIL" in sonde_cli("ps").stdout.partition("\n")[0])
+    assert " program0.py:5 in <module>" in sonde_cli("ps").stdout.partition("\n")[0]
     assert f"process {other.pid}: " not in sonde_cli("ps").stdout
     wait_for(lambda: any(one.rule == "hang" for one in sonde.advise(job.pid).findings))
     found = sonde.advise(job.pid).findings[0]

@@ -56,7 +56,8 @@ class RankText:
 
     def _draw_head(self) -> Iterator[str]:
         own = [row for row in self._rows if not row["is_child"]]
-        job = next((f"Job {row['job']}: " for row in own if row["job"]), "")
+        jobs = {row["job"] for row in own}
+        job = f"Job {own[0]['job']}: " if own and own[0]["job"] and len(jobs) == 1 else ""
         what = count_things(len(self._rows), "process")
         if self._ranked:
             what = count_things(len(own), "rank")

@@ -199,7 +199,8 @@ def _describe_finding(
     yield from _wrap("seen", f"{seen}; {finding.since} to {finding.until[11:]}")
     numbers = ", ".join(show_evidence(name, value) for name, value in finding.evidence.items())
     if numbers:
-        yield from _wrap("evidence", numbers)
+        # Places within a sentence are short, too: the user's own files without the folder.
+        yield from _wrap("evidence", numbers.replace(f"{folder}/", "") if folder else numbers)
     if finding.line:
         yield from _wrap("code", shorten_file(finding.line, folder))
     yield from _wrap("why", finding.why)

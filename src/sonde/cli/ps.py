@@ -264,7 +264,10 @@ def _describe_standstill(session: Session, state: str) -> str | None:
     if state != "running" or not session.shares_pids():
         return None
     found = look_at(session)
-    return None if found is None else found.summary
+    if found is None:
+        return None
+    folder = session.meta.cwd
+    return found.summary.replace(f"{folder}/", "") if folder else found.summary
 
 
 def _describe_end(session: Session) -> dict[str, Any]:

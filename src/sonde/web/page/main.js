@@ -246,14 +246,14 @@ function drawVerdict(advice, problem, of = "") {
     make("div", {}, make("h2", { text: clean(worst.title + who) }),
       make("p", { class: "evidence", title: clean([worst.line || "", ...worst.shown].join("\n"), 2000) }, make("span", { class: "dim", text: "Evidence: " }), worst.line ? make("code", { text: `${clean(worst.place, 160)}  ` }) : null,
         make("span", { class: "dim", text: `confidence ${worst.sureness}${worst.lost_pct === null ? "" : `, about ${worst.lost_pct.toFixed(0)} % of the time lost`}; ` }), clean(worst.shown.join(", "), 600)),
-      make("p", { class: "next", title: clean(worst.todo, 2000) }, make("span", { class: "dim", text: "Next: " }), clean(worst.todo, 500))),
+      make("p", { class: "next", title: clean(worst.todo, 2000) }, make("span", { class: "dim", text: "Next: " }), ...makeProse(clean(worst.todo, 500)))),
     make("div", { class: "more" }, button, notJudged));
 }
 const RULE_ORDER = ["found", "a little", "failed", "clear", "abstained"];
 const sortRules = (outcomes) => [...outcomes].sort((one, other) => RULE_ORDER.indexOf(one.state) - RULE_ORDER.indexOf(other.state));
 function showRules(advice) {
   openDialog("What was judged", ...advice.findings.map((one) => make("div", {}, make("p", {}, make("b", { text: `${SEVERITY[one.severity] || ""} ${one.severity}: ${clean(one.title)}` }), make("span", { class: "dim", text: ` [${one.rule}] ${clean(one.shown.join(", "), 900)}` })),
-    make("p", { class: "dim", text: clean(one.why, 600) }), make("p", { text: `Next: ${clean(one.todo, 600)}` }))),
+    make("p", { class: "dim", text: clean(one.why, 600) }), make("p", {}, ...makeProse(`Next: ${clean(one.todo, 600)}`)))),
     make("div", { class: "scroll" }, make("table", {}, make("tbody", {}, ...sortRules(advice.outcomes).map((one) => make("tr", {}, make("td", { text: one.rule }), make("td", { text: one.state }), make("td", { class: "prose", text: clean(one.detail, 600) })))))));
 }
 

@@ -13,7 +13,7 @@ const EXAMPLES = [
 function openSql() {
   const place = find("sql");
   if (inside.answers) {
-    place.replaceChildren(make("span", { class: "dim", text: "This file holds sums, not rows: for SQL, open the recording with `sonde ui` or ask it with `sonde query`." }));
+    place.replaceChildren(make("span", { class: "dim" }, ...makeProse("This file holds sums, not rows: for SQL, open the recording with `sonde ui` or ask it with `sonde query`.")));
     return;
   }
   sql.text = make("textarea", { id: "sql-text", spellcheck: "false", rows: 1, placeholder: "SQL   (s)   SELECT … FROM python.stack_sample", "aria-label": "SQL" });

@@ -15,6 +15,9 @@ function make(tag, options, ...children) {
   return element;
 }
 
+// Text in which what stands between backticks is code.
+const makeProse = (text) => text.split("`").map((part, at) => (at % 2 ? make("code", { text: part }) : part));
+
 // Characters that change the direction of what follows, or cannot be seen, are written out.
 const UNSEEN = /[\u0000-\u001f\u007f-\u009f\u061c\u200b-\u200f\u2028-\u202e\u2060-\u206f\ufeff]/g;
 function clean(text, most = 300) {
