@@ -20,7 +20,7 @@ FILE_SYSTEMS ?= ext4 xfs btrfs tmpfs fuse
 CC ?= cc
 CFLAGS_STRICT := -std=gnu11 -O2 -Wall -Wextra -Werror -Wshadow -Wstrict-prototypes -Wundef -fPIC
 
-.PHONY: demo test frameworks check check-core check-duckdb check-native test-gpu bench stress stress-one test-all test-free test-free-one test-scale test-torch test-torch-one pythons wheels docs clean polyfill
+.PHONY: demo test frameworks check check-core check-duckdb check-native test-gpu bench stress stress-one test-all test-core test-core-one test-free test-free-one test-scale test-torch test-torch-one pythons wheels docs clean polyfill
 
 demo: $(VENV)/.installed
 	$(BIN)/sonde demo
@@ -99,6 +99,28 @@ test-all:
 		ran="$$ran $$($$python -c 'import sys; print(sys.version.split()[0])')"; \
 	done; \
 	echo "tested with$${ran:- nothing}$${missing:+; not here (make pythons):$$missing}"
+
+# What depends most on the version of Python, on the oldest and the newest: stacks, calls, events, forks, attach, harm,
+# and a core without any other package; `make test-all` runs everything. What is not here is fetched; where that
+# cannot be, a line says so.
+CORE_VERSIONS ?= 3.10 3.15
+CORE_TESTS := tests/_core/test_hot_path.py tests/session/test_ring.py tests/attach/test_visit.py \
+	tests/job/test_fork.py tests/job/test_subinterpreter.py tests/job/sources/test_call.py tests/job/sources/test_event.py \
+	tests/job/sources/test_stack.py tests/integration/test_bare_core.py
+test-core:
+	@ran= missing=; for version in $(CORE_VERSIONS); do \
+		python=$$($(PYTHON) tests/support/find_python.py $$version) || \
+			{ tests/pythons/get.sh .pythons $$version && python=$$($(PYTHON) tests/support/find_python.py $$version); } || \
+			{ missing="$$missing $$version"; continue; }; \
+		echo "== Python $$version"; \
+		$(MAKE) --no-print-directory test-core-one PYTHON=$$python VENV=.venv-core-$$version || exit 1; \
+		ran="$$ran $$version"; \
+	done; \
+	echo "the core was tested with$${ran:- nothing}$${missing:+; not to be had here:$$missing}"
+
+test-core-one: $(VENV)/.made
+	$(BIN)/python -m pip install -q '.[tools]' greenlet hypothesis pytest pytest-timeout pytest-xdist
+	$(BIN)/python -m pytest $(or $(TESTS),-n 5 --dist loadfile $(CORE_TESTS))
 
 # What is recorded, on free-threaded Pythons (tests/pythons/get.sh .pythons 3.13t). DuckDB has no wheel for them: the
 # tests that need it are skipped.

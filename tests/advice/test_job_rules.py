@@ -496,7 +496,7 @@ def test_the_loop_of_a_notebook_is_left_out_also_where_frames_are_not_known_yet(
       SELECT 1 AS stack, 0 AS depth, 'run' AS func, '{file}' AS file, 7 AS lineno;
     CREATE TABLE python.loop_hold AS
       SELECT 'h' AS host, 5 AS pid, 5 AS thread, 0 AS t_ns, 9e8 AS dur_ns, 9e8 AS held_ns,
-             'Kernel.shell_main' AS callback, unnest([1, 2]) AS stack, 9 AS samples, NULL AS wait,
+             'Kernel.shell_main' AS callback, unnest([1, 2]) AS stack, 9 AS samples, NULL::VARCHAR AS wait,
              9e8 AS cpu_ns;
     CREATE TABLE python.event_loop AS
       SELECT 'h' AS host, 5 AS pid, 5 AS thread, 1e9 AS wall_ns, 50 AS callbacks""")
