@@ -102,7 +102,7 @@ test-all:
 
 # What depends most on the version of Python, on the oldest and the newest: stacks, calls, events, forks, attach, harm,
 # and a core without any other package; `make test-all` runs everything. What is not here is fetched; where that
-# cannot be, a line says so.
+# cannot be, a line says so. What fails is tried once more with the machine to itself, as in .ci/run.
 CORE_VERSIONS ?= 3.10 3.15
 CORE_TESTS := tests/_core/test_hot_path.py tests/session/test_ring.py tests/attach/test_visit.py \
 	tests/job/test_fork.py tests/job/test_subinterpreter.py tests/job/sources/test_call.py tests/job/sources/test_event.py \
@@ -120,7 +120,8 @@ test-core:
 
 test-core-one: $(VENV)/.made
 	$(BIN)/python -m pip install -q '.[tools]' greenlet hypothesis pytest pytest-timeout pytest-xdist
-	$(BIN)/python -m pytest $(or $(TESTS),-n 5 --dist loadfile $(CORE_TESTS))
+	$(BIN)/python -m pytest $(or $(TESTS),-n 5 --dist loadfile $(CORE_TESTS)) || \
+		$(BIN)/python -m pytest --last-failed --last-failed-no-failures none
 
 # What is recorded, on free-threaded Pythons (tests/pythons/get.sh .pythons 3.13t). DuckDB has no wheel for them: the
 # tests that need it are skipped.

@@ -32,6 +32,13 @@ sys.modules["matplotlib"] = None
 from sonde.cli import main
 sys.exit(main())
 """
+# As the process that forks does it: sonde is imported before the program of that name.
+START_ALONE = """
+import runpy, sys
+import sonde.cli
+del sys.argv[0]
+runpy.run_path(sys.argv[0], run_name="__main__")
+"""
 Start = Callable[..., Forked | subprocess.Popen[str]]
 
 
@@ -52,8 +59,9 @@ def monitor(work: Path, tmp_path: Path, cli_zygote: Zygote) -> Iterator[Start]:
 
     def monitor(*words: object) -> Forked | subprocess.Popen[str]:
         argv = [str(program), "monitor", "-o", "out", *QUICK, *map(str, words)]
-        if sys.version_info < (3, 11):  # its last DuckDB starts a thread when it is imported: no fork
-            command = [sys.executable, *argv]
+        # The last DuckDB for 3.10 starts a thread when it is imported: no process to fork.
+        if sys.version_info < (3, 11):
+            command = [sys.executable, "-c", START_ALONE, *argv]
             pipe = subprocess.PIPE
             started.append(subprocess.Popen(command, cwd=work, stdout=pipe, stderr=pipe, text=True))
             return started[-1]
