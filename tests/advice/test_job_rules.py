@@ -13,8 +13,8 @@ import pytest
 
 import sonde
 from sonde.advice.finding import Advice, Outcome, Tally
-from sonde.advice.judge import _LOOPS as LOOPS
 from sonde.advice.judge import _leave_out, choose_some, load_rules
+from sonde.advice.places import _LOOPS as LOOPS
 from sonde.advice.rules import loop_blocked, slow_rank
 from sonde.advice.verdict import Verdict
 from sonde.session.folder import list_sessions

@@ -31,7 +31,7 @@ HOSTILE = "</script><img src=x onerror=alert(1)>"
 SAMPLE = pa.schema(
     [("t_ns", pa.int64()), ("thread", pa.int64()), ("stack", pa.uint64()), ("samples", pa.uint32()),
      ("wall_ns", pa.int64()), ("cpu_ns", pa.int64()), ("gil", pa.bool_()), ("idle", pa.bool_()),
-     ("call", pa.string()), ("queue_ns", pa.int64()),
+     ("wait", pa.string()), ("call", pa.string()), ("queue_ns", pa.int64()),
      ("ts", pa.timestamp("us", "UTC")), ("host", pa.string()), ("pid", pa.int64()),
      ("rank", pa.int64())]
 )  # fmt: skip
@@ -53,7 +53,14 @@ OTHERS = {
     schema.table: arrow_schema(schema)
     for schema in catalog.list_recorded()
     if schema.table.startswith(("event.", "system."))
-    or schema.table in ("python.gc_pause", "python.collective", "python.operator")
+    or schema.table
+    in (
+        "python.gc_pause",
+        "python.collective",
+        "python.operator",
+        "python.event_loop",
+        "python.task_wait",
+    )
 }
 OTHERS["event.open_span"] = pa.schema(
     [field for field in OTHERS["event.span"] if field.name in
@@ -106,7 +113,7 @@ class FakeRecording:
         self._opened: tuple[int, duckdb.DuckDBPyConnection] | None = None
 
     def see(self, path, at_ms, *, wall=10, cpu=10, gil=True, samples=1, thread=100, session=0,
-            call=None):  # fmt: skip
+            call=None, wait=None):  # fmt: skip
         """A sample of `a|b|c`, root first (or of frames), that ends so long after the start."""
         frames = _make_frames(path.split("|")) if isinstance(path, str) else list(path)
         number = zlib.crc32(repr(frames).encode()) | 0xFFFF << 48
@@ -115,7 +122,8 @@ class FakeRecording:
             self.frames[number, depth] = {"stack": number, "depth": depth, **row}
         self.samples.append(
             dict(thread=thread, stack=number, samples=samples, wall_ns=round(wall * MS),
-                 cpu_ns=round(cpu * MS), gil=gil, idle=not cpu, call=call) | self._whose(session, at_ms)
+                 cpu_ns=round(cpu * MS), gil=gil, idle=not cpu, wait=wait,
+                 call=call) | self._whose(session, at_ms)
         )  # fmt: skip
         return self
 

@@ -214,6 +214,7 @@ CALLS = (
         "(numpy.load with mmap_mode, torch.load with mmap), or for the end of a file seek to "
         "where the last reading ended; if they are others each time, read ahead in a thread",
         ("/numpy/lib/npyio.py:load", "/numpy/lib/_npyio_impl.py:load",
+         "/numpy/lib/npyio.py:__getitem__", "/numpy/lib/_npyio_impl.py:__getitem__",
          "/torch/serialization.py:load", "/pathlib.py:read_text", "/pathlib.py:read_bytes",
          "/pathlib/__init__.py:read_text", "/pathlib/__init__.py:read_bytes",
          "/pandas/io/parsers/readers.py:", "/pandas/io/parquet.py:read_parquet",

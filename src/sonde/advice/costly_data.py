@@ -37,6 +37,13 @@ WAYS = (
              "collections.deque.__contains__", "dict_values.__contains__"), 35,
     ),
     CostlyCall(
+        "deque_reach", "Reaching into the middle of a deque takes much of the time",
+        "a deque is a chain, and each time it is walked along: use a list where elements are asked "
+        "for by their number (a ring: write at `i % size`), as random.sample and random.choice do",
+        (), ("collections.deque.__getitem__", "collections.deque.__setitem__",
+             "collections.deque.index", "collections.deque.insert", "collections.deque.remove"), 25,
+    ),
+    CostlyCall(
         "list_shift", "Inserting or removing at the front of a list takes much of the time",
         "use collections.deque (appendleft, popleft), or add at the end and reverse once: each "
         "time, all the other elements are moved",
@@ -67,11 +74,12 @@ WAYS = (
     CostlyCall(
         "elements", "Arrays are worked on element by element, in Python",
         "write it with operations on whole arrays (slices such as `a[1:] - a[:-1]`, numpy.where, "
-        "masks, cumsum, convolve), turn the array into a list first (`tolist`), or compile the "
-        "loop with numba",
+        "masks, cumsum, convolve; of tensors triu, bincount, gather, index_add), turn the array "
+        "into a list first (`tolist`), or compile the loop with numba",
         (), ("numpy.ndarray.__getitem__", "numpy.ndarray.__setitem__", "numpy.float64.",
              "numpy.float32.", "numpy.int64.", "numpy.int32.", "numpy.uint8.",
-             "numpy.bool.", "torch._C.TensorBase.item"), 25,
+             "numpy.bool.", "torch._C.TensorBase.item", "torch._C.TensorBase.__getitem__",
+             "torch._C.TensorBase.__setitem__"), 25,
         is_avoidable=False,  # `batch[i] = image` copies much at a time, as it should
     ),
     CostlyCall(

@@ -75,7 +75,7 @@ class Advice:
     outcomes: Sequence[Outcome] = field(default=())
     looked_at: int | None = None  # processes that were looked at one by one; None: all
     thinned: str = ""  # of a long recording: which part of it was looked at, in words
-    places: Sequence[HotPlace] = field(default=())  # where the time went, if nothing bad was found
+    places: Sequence[HotPlace] = field(default=())  # where the time went
     folder: str | None = None  # where the program began: short names of files start there
     endings: Sequence[str] = field(default=())  # of processes that did not end in order
 

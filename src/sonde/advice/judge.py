@@ -20,28 +20,19 @@ from sonde.advice.finding import (
 )
 from sonde.advice.known_rows import KnownRows, find_missing, split_need
 from sonde.advice.period import Period, find_period
+from sonde.advice.places import find_places
 from sonde.advice.rules._code import PLACE, SUMS
 from sonde.advice.stretches import THINNED, choose_stretches, list_ends
 from sonde.advice.verdict import LEVELS, Limit, Limits, Verdict
-from sonde.analysis.code_tree import read_tree
-from sonde.analysis.hot_places import HotPlace, list_places
-from sonde.analysis.profile import Profile, Selection
-from sonde.analysis.window import Window
 from sonde.config_file import FileSettings
-from sonde.errors import ConfigError, Error
+from sonde.errors import ConfigError
 from sonde.session import Session
 from sonde.session.ending import describe_ends
 from sonde.store.held import HeldRecording
-from sonde.store.recording import Recording, open_recording
+from sonde.store.recording import open_recording
 from sonde.words import show_moment
 
 PIECE_S = 10.0
-# A loop beside the main thread that runs nothing, as in Gunicorn's master, is no answer.
-_LOOPS = """
-SELECT SUM(idle_ns) AS idle_ns FROM (
-    SELECT SUM(idle_ns) AS idle_ns FROM python.event_loop WHERE {inside}
-    GROUP BY host, pid, thread HAVING SUM(callbacks) > 0 OR thread = pid)
-"""
 MOST_PROCESSES = 32  # that are looked at one by one
 
 
@@ -149,9 +140,9 @@ def advise(
         period = find_period(recording, since, until, piece_s)
         period = _thin(period, whole, recording, is_part=since is not None)
         advice = judge(recording, found, period, whole if len(some) < len(sessions) else None)
-        if rules is not None or advice.worst in ("warning", "critical"):
+        if rules is not None:
             return advice
-        return replace(advice, places=_find_places(recording, period))
+        return replace(advice, places=find_places(recording, period))
 
 
 def _thin(
@@ -179,16 +170,6 @@ def choose_some(sessions: Sequence[Session]) -> list[Session]:
     ordered = sorted(sessions, key=lambda one: (one.rank is None, one.rank or 0, one.host, one.pid))
     step = len(ordered) / MOST_PROCESSES
     return [ordered[int(at * step)] for at in range(MOST_PROCESSES)]
-
-
-def _find_places(recording: Recording, period: Period) -> list[HotPlace]:
-    """Return where the time went: whoever asks has a reason to, even if no rule found anything."""
-    profile = Profile(recording, Selection(Window(*period.shown_ns)))
-    rows = recording.query(_LOOPS.format(**period.words)).to_pylist()
-    try:
-        return list_places(read_tree(profile), loops_ns=int(rows[0]["idle_ns"] or 0))
-    except Error:  # nothing was sampled
-        return []
 
 
 def judge(

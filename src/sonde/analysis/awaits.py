@@ -42,6 +42,8 @@ class Await:
     later: float = 0.0
     later_ended: float = 0.0
     later_ns: float = 0.0
+    words: str = ""  # what that waits for: `a lock`; empty if unknown
+    callers: tuple[Frame, ...] = ()  # coroutines of the user's own that await it, nearest first
 
     @property
     def ended(self) -> float:
@@ -95,5 +97,9 @@ def _find_place(frames: Sequence[Frame], own: Callable[[str], str]) -> Await | N
     if at is None or describe_wait([one[:2] for one in frames[:at]]) in _RESTS:
         return None
     func, file, line = frames[at]
-    awaited = name_call(*frames[at - 1][:2]) if at else "a future"
-    return Await(func, file, line, awaited)
+    # `async with lock` goes through a method that only awaits the one that tells something.
+    inner = at - 2 if at > 1 and frames[at - 1][0].endswith("__aenter__") else at - 1
+    awaited = name_call(*frames[inner][:2]) if at else "a future"
+    words = describe_wait([one[:2] for one in frames[:at]])
+    callers = tuple(one for one in frames[at + 1 :] if own(one[1]) == MINE)
+    return Await(func, file, line, awaited, words=words, callers=callers)

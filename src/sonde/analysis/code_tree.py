@@ -76,6 +76,15 @@ class CodeTree:
         self.queue_ns = 0  # of its working time: ready to run, without a processor
         self.callers: set[tuple[str, str]] = set()  # functions of libraries that call the user's
         self.library_calls: dict[CodeNode, list[LibraryTime]] = {}
+        # The stacks that end in a node, by its line, waiting or not, with their time.
+        self.ends: dict[CodeNode, dict[tuple[int, bool], dict[int, int]]] = {}
+
+    def add_end(
+        self, node: CodeNode, line: int, stack: int, wall_ns: int, *, is_idle: bool
+    ) -> None:
+        """Remember that a stack ends in a line of a node."""
+        stacks = self.ends.setdefault(node, {}).setdefault((line, is_idle), {})
+        stacks[stack] = stacks.get(stack, 0) + wall_ns
 
     def list_nodes(
         self, sort: str = "total", limit: int = 0, least: float = 0.01
@@ -138,6 +147,7 @@ def read_tree(
             tree.queue_ns += max(0, queue_ns)
             node = add_path(tree.root, path, whose, wall_ns, cpu_ns, is_idle=is_idle)
             last = path[-1]
+            tree.add_end(node, last.line, stack, wall_ns, is_idle=is_idle)
             is_import = last.name.startswith("import ")
             if hot_calls and has_mine and last.owner == LIBRARY and not is_import:
                 time = LibraryTime(cut_tail(seen, own), last.line, whose, wall_ns, cpu_ns, is_idle)

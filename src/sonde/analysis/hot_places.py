@@ -2,14 +2,17 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-from dataclasses import dataclass
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
 
 from sonde.analysis.code_names import MINE, shorten_file
 from sonde.analysis.code_tree import CodeNode, CodeTree
 from sonde.analysis.work_kinds import find_kind
 
 LOOPS = "event loops, for what their tasks await (`advise --look` shows it of a live job)"
+_CALLERS = 3  # of the user's own that are named, the nearest first
+_Key = tuple[str, str, int, str, int]  # function, file, line, call; working or waiting
+_Path = tuple[CodeNode, ...]  # of the user's own functions, the innermost first
 
 
 @dataclass(frozen=True)
@@ -24,7 +27,11 @@ class HotPlace:
     state: str  # working or waiting
     time_s: float
     share_pct: float  # of all time, working and waiting
-    caller: str = ""  # `follow (fleet/sim.py:10)`: who of the user's own called it most of the time
+    # `follow (fleet/sim.py:10) < main (fleet/run.py:3)`: who called it most of the time
+    caller: str = ""
+    facts: str = ""  # what else was measured there: `496 waits of 44 ms`
+    instead: str = ""  # what people do about such time; empty if nothing is known
+    stacks: Mapping[int, int] = field(default_factory=dict, repr=False, compare=False)
 
     @property
     def what(self) -> str:
@@ -37,60 +44,105 @@ class HotPlace:
         return f"{shorten_file(self.file, folder)}:{self.line}" if self.file else ""
 
 
-def list_places(
-    tree: CodeTree, most: int = 6, least_pct: float = 5.0, loops_ns: int = 0
-) -> list[HotPlace]:
-    """Return the places with the most time, the heaviest first; each has at least `least_pct`.
-    Event loops waited for `loops_ns`, which the tree leaves out: whether they had nothing to do or
-    their tasks waited for something, the reader of it knows."""
-    sums: dict[tuple[str, str, int, str, int], int] = {}
-    callers: dict[tuple[str, str, int, str, int], dict[CodeNode, int]] = {}
-    for func, caller, node in _walk(tree.root):
+class _Sums:
+    """The time of each place, with the functions that it was called from and its stacks."""
+
+    def __init__(self) -> None:
+        self.ns: dict[_Key, int] = {}
+        self.paths: dict[_Key, dict[_Path, int]] = {}
+        self.stacks: dict[_Key, dict[int, int]] = {}
+
+    def add(self, tree: CodeTree, func: str, path: _Path, node: CodeNode) -> None:
         call = "" if node.step.owner == MINE else node.step.name
+        ends = tree.ends.get(node, {})
         for line, times in node.own_ns.items():
             for state, time_ns in enumerate(times):
                 key = func, node.step.file, line, call, state
-                sums[key] = sums.get(key, 0) + time_ns
-                by_caller = callers.setdefault(key, {})
-                by_caller[caller] = by_caller.get(caller, 0) + time_ns
-    if loops_ns:
-        key = "", "", 0, LOOPS, 1
-        sums[key] = loops_ns
-        callers[key] = {tree.root: loops_ns}
+                self.ns[key] = self.ns.get(key, 0) + time_ns
+                paths = self.paths.setdefault(key, {})
+                paths[path] = paths.get(path, 0) + time_ns
+                stacks = self.stacks.setdefault(key, {})
+                for stack, wall_ns in ends.get((line, bool(state)), {}).items():
+                    stacks[stack] = stacks.get(stack, 0) + wall_ns
+
+
+def list_places(
+    tree: CodeTree, most: int = 6, least_pct: float = 5.0, loops_ns: int = 0,
+    awaited: Sequence[HotPlace] = (),
+) -> list[HotPlace]:  # fmt: skip
+    """Return the places with the most time, the heaviest first; each has at least `least_pct`.
+    Event loops waited for `loops_ns`, which the tree leaves out: for `awaited`, the places at which
+    their tasks waited, if that is known."""
+    sums = _Sums()
+    for func, path, node in _walk(tree.root):
+        sums.add(tree, func, path, node)
     whole = tree.root.total_ns + loops_ns
-    ordered = sorted(sums.items(), key=lambda item: -item[1])
     found = []
-    for key, time_ns in ordered[:most]:
+    for key, time_ns in sorted(sums.ns.items(), key=lambda item: -item[1])[:most]:
         func, file, line, call, state = key
-        share = 100 * time_ns / whole if whole else 0.0
+        share = _find_share(time_ns, whole)
         if share >= least_pct:
             word = ("working", "waiting")[state]
             found.append(HotPlace(func, file, line, call, find_kind(call), word,
-                                  round(time_ns / 1e9, 3), round(share, 1),
-                                  _name_caller(callers[key], tree.profile.folder)))  # fmt: skip
-    return found
+                                  round(time_ns / 1e9, 3), share,
+                                  _name_callers(sums.paths[key], tree.profile.folder),
+                                  stacks=sums.stacks[key]))  # fmt: skip
+    if not awaited and loops_ns:
+        share = _find_share(loops_ns, whole)
+        awaited = [HotPlace("", "", 0, LOOPS, "", "waiting", round(loops_ns / 1e9, 3), share)]
+    found += [one for one in awaited if one.share_pct >= least_pct or one.facts]
+    return sorted(found, key=lambda one: -one.share_pct)[: most + len(awaited)]
 
 
-def _name_caller(callers: dict[CodeNode, int], folder: str | None) -> str:
-    """Return who called most of the time, if that is one line of a file."""
-    by_line: dict[str, int] = {}
-    for node, time_ns in callers.items():
-        is_told = node.step.file and node.step.name != "<module>"
+def _find_share(time_ns: int, whole_ns: int) -> float:
+    return round(100 * time_ns / whole_ns if whole_ns else 0.0, 1)
+
+
+def _name_callers(paths: Mapping[_Path, int], folder: str | None) -> str:
+    """Return who called, the nearest first, as long as it was one line most of the time."""
+    names: list[str] = []
+    by_path = {_name_path(path, folder): 0 for path in paths}
+    for path, time_ns in paths.items():
+        by_path[_name_path(path, folder)] += time_ns
+    whole = sum(by_path.values())
+    for at in range(_CALLERS):
+        by_name: dict[str, int] = {}
+        for path_names, time_ns in by_path.items():
+            if path_names[:at] == tuple(names) and len(path_names) > at:
+                name = path_names[at]
+                by_name[name] = by_name.get(name, 0) + time_ns
+        best = max(by_name, key=by_name.__getitem__, default="")
+        if not best or 2 * by_name[best] <= whole:
+            break
+        names.append(best)
+    return " < ".join(names)
+
+
+def _name_path(path: _Path, folder: str | None) -> tuple[str, ...]:
+    """Return the callers by name; one that calls itself only once."""
+    names: list[str] = []
+    for node in path:
+        if not node.step.file or node.step.name == "<module>":
+            break
         place = f"{shorten_file(node.step.file, folder)}:{node.line}"
-        name = f"{node.step.name} ({place})" if is_told else ""
-        by_line[name] = by_line.get(name, 0) + time_ns
-    best = max(by_line, key=by_line.__getitem__)
-    return best if 2 * by_line[best] > sum(by_line.values()) else ""
+        name = f"{node.step.name} ({place})"
+        if not names or names[-1] != name:
+            names.append(name)
+        if len(names) == _CALLERS:
+            break
+    return tuple(names)
 
 
-def _walk(root: CodeNode) -> Iterator[tuple[str, CodeNode, CodeNode]]:
+def _walk(root: CodeNode) -> Iterator[tuple[str, _Path, CodeNode]]:
     """Yield every node with the function of the user's own that it is, or was called from, and the
-    node that called that; the root if none of the user's own did."""
-    waiting = [("", root, root, child) for child in root.children.values()]
+    nodes of the user's own functions that called that, the innermost first."""
+    waiting: list[tuple[str, _Path, CodeNode | None, CodeNode]] = [
+        ("", (), None, child) for child in root.children.values()
+    ]
     while waiting:
-        func, caller, parent, node = waiting.pop()
+        func, path, mine, node = waiting.pop()
         if node.step.owner == MINE:
-            caller = parent if parent.step.owner == MINE else root
-            func = node.step.name
-        yield func, caller, node
-        waiting += [(func, caller, node, child) for child in node.children.values()]
+            path = path if mine is None else (mine, *path)[: 4 * _CALLERS]
+            func, mine = node.step.name, node
+        yield func, path, node
+        waiting += [(func, path, mine, child) for child in node.children.values()]

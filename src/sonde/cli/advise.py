@@ -34,6 +34,7 @@ _COLOURS = {"critical": "\x1b[1;31m", "warning": "\x1b[1;33m", "info": "\x1b[1;3
 _SEEN = {"most": "in most of the pieces", "several": "in several pieces",
          "a little": "in a few pieces"}  # fmt: skip
 _BEFORE_PLACE = 28  # columns: the share, the state and the time
+_WORTH_PCT = 15.0  # of the time, from which it is told what people do about a place
 _WIDTH = 98  # the longest line that is easy to read
 _RULES = """\
 docs/advice.md says how to read a finding and how to add a rule.
@@ -137,19 +138,24 @@ def _draw_advice(advice: Advice, everything: bool, file: IO[str], look: CloserLo
 
 
 def _describe_places(advice: Advice) -> Iterator[str]:
-    """Yield where the time went: an observation, not an alarm."""
+    """Yield where the time went, and what people do about it: an observation, not an alarm."""
     if not advice.places:
         return
     yield ""
     yield "where the time went (`sonde tree` shows all of it):"
+    told: set[str] = set()
     for place in advice.places:
         at = f" ({place.show_place(advice.folder)})" if place.file else ""
         at += f" < {place.caller}" if place.caller else ""
         what = f": {place.what}" if place.what and place.func else place.what
+        what += f"; {place.facts}" if place.facts else ""
         time = show_duration(place.time_s * 1e9)
         yield clean(
             f"  {place.share_pct:>3.0f} %  {place.state}  {time:>8}  {place.func}{at}{what}"
         )
+        if place.instead and place.share_pct >= _WORTH_PCT and place.instead not in told:
+            told.add(place.instead)
+            yield from _wrap("", f"→ {place.instead}")
 
 
 def _describe_health(advice: Advice) -> str:

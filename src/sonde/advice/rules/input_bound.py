@@ -173,7 +173,8 @@ def _find_cause(row: Any, limits: Limits) -> Cause:
         return Cause(
             "The training loop waits for data: it has no workers and loads each batch itself",
             "give the DataLoader num_workers (2 to start with, up to the number of processors) and "
-            "persistent_workers=True; then batches are loaded while the model computes.",
+            "persistent_workers=True; then batches are loaded while the model computes. What is "
+            "the same in every epoch (reading, parsing, decoding, tokenising), do once before.",
             _measure(row) if row.fetch_s else {},
         )
     rest_pct = 100 * (1 - (row.fetch_s or 0) / (row.alive_s or 1))

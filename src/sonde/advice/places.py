@@ -1,0 +1,217 @@
+"""Where the time went: the places that make it up, what was measured there, and what people do."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from dataclasses import replace
+from typing import Any
+
+from sonde.advice.period import Period
+from sonde.analysis.awaits import Await, make_inside, read_awaits
+from sonde.analysis.code_names import shorten_file
+from sonde.analysis.code_tree import read_tree
+from sonde.analysis.hot_places import HotPlace, list_places
+from sonde.analysis.profile import Profile, Selection
+from sonde.analysis.window import Window
+from sonde.analysis.work_kinds import find_instead, find_kind
+from sonde.errors import Error
+from sonde.store.recording import FrozenRecording
+from sonde.words import show_duration
+
+# A loop beside the main thread that runs nothing, as in Gunicorn's master, is no answer.
+_LOOPS = """
+SELECT SUM(idle_ns) AS idle_ns FROM (
+    SELECT SUM(idle_ns) AS idle_ns FROM python.event_loop WHERE {inside}
+    GROUP BY host, pid, thread HAVING SUM(callbacks) > 0 OR thread = pid)
+"""
+# A thread that wakes and waits anew begins another row: the first row of each wait is one sample.
+_FACTS = """
+WITH wanted(place, stack, is_waiting) AS (VALUES {wanted}),
+seen AS (
+  SELECT place, host, pid, thread, t_ns, wall_ns, wait, is_waiting,
+         LEAST(2, (epoch_us(ts) - {start_us}) * 3 // {length_us})::INT AS part,
+         CASE WHEN samples = 1 THEN 1 ELSE 0 END AS is_new
+  FROM python.stack_sample JOIN wanted USING (stack)
+  WHERE {inside} AND is_waiting = (idle OR COALESCE(call, '') = 'time.sleep')),
+numbered AS (
+  SELECT place, host, pid, thread, wall_ns, wait, is_waiting,
+         SUM(is_new) OVER (PARTITION BY place, host, pid, thread ORDER BY t_ns) AS number
+  FROM seen),
+single AS (
+  SELECT place, SUM(wall_ns)::DOUBLE AS wall_ns FROM numbered WHERE is_waiting
+  GROUP BY place, host, pid, thread, number),
+length AS (
+  SELECT place, COUNT(*) AS waits, QUANTILE_CONT(wall_ns, [0.2, 0.5, 0.8]) AS lengths_ns
+  FROM single GROUP BY place),
+whole AS (
+  SELECT place, COALESCE(SUM(wall_ns) FILTER (part = 0), 0)::DOUBLE AS first_ns,
+         COALESCE(SUM(wall_ns) FILTER (part = 2), 0)::DOUBLE AS last_ns,
+         COUNT(DISTINCT (host, pid)) AS processes, COUNT(DISTINCT (host, pid, thread)) AS threads
+  FROM seen GROUP BY place),
+kind AS (
+  SELECT place, ARG_MAX(wait, wall_ns) AS wait
+  FROM (SELECT place, wait, SUM(wall_ns) AS wall_ns FROM seen GROUP BY ALL) GROUP BY place)
+SELECT * FROM whole JOIN kind USING (place) LEFT JOIN length USING (place)
+"""
+_MOST_STACKS = 200  # of a place, the heaviest, that are looked at
+_FEWEST_WAITS = 10
+_GROWN, _GROWN_PCT = 2.0, 20.0  # times as much at the end, and so many points of the time more
+_DEEP = 5  # frames of one function in a stack, from which it calls itself
+# How long a wait for a delayed acknowledgement lasts, in Linux.
+_ACK_NS = 39e6, 50e6
+_NO_DELAY = (
+    "each of these waits is as long as a delayed acknowledgement (40 ms): send a message with one "
+    "call (header and body together; sendall of both, a buffered writer that is flushed once), or "
+    "set TCP_NODELAY on the socket that writes, on both sides"
+)
+_LOCKED = (
+    "tasks stand in line here: whoever is let in awaits something while all others wait. Hold a "
+    "lock only around what must not overlap, not around a request; have one lock for each key, or "
+    "a pool of connections; raise the number of a semaphore as far as the other side allows"
+)
+_IN_TURN = (
+    "one at a time: if one of these waits does not need the result of another, begin them "
+    "together and await all (asyncio.gather, TaskGroup, as_completed), with a Semaphore against "
+    "too many at once"
+)
+_RECURSION = (
+    "it calls itself: if it is asked the same again, keep the answers (functools.lru_cache), or "
+    "build them from the bottom up; cut off early what cannot win"
+)
+_GROWS = (
+    "it takes more and more: see what has grown (a list, a text, a table, hooks) and is gone "
+    "through again each time"
+)
+_FULL_QUEUE = (
+    "a queue is full: whoever takes from it is too slow for those who put in. See what it awaits "
+    "or works on for each item, let several take from the queue at the same time, or do many items "
+    "at once; a longer queue only hides it"
+)
+_FULL = ("room in a queue", "the items of a queue to be done")
+_LINES = ("a lock", "a semaphore", "a condition")
+_MOST_AWAITS = 4
+
+
+def find_places(recording: FrozenRecording, period: Period) -> list[HotPlace]:
+    """Return where the time went: whoever asks has a reason to, even if no rule found anything."""
+    window = Window(*period.shown_ns)
+    profile = Profile(recording, Selection(window))
+    rows = recording.query(_LOOPS.format(**period.words)).to_pylist()
+    loops_ns = int(rows[0]["idle_ns"] or 0)
+    try:
+        tree = read_tree(profile)
+    except Error:  # nothing was sampled
+        return []
+    awaits = read_awaits(recording, make_inside(window), profile.make_owner()) if loops_ns else []
+    whole_ns = tree.root.total_ns + loops_ns
+    awaited = list(_list_awaits(awaits, window, loops_ns, whole_ns, profile.folder))
+    places = list_places(tree, loops_ns=loops_ns, awaited=awaited)
+    depths = _find_depths(profile, places)
+    facts = _read_facts(recording, window, places)
+    return [
+        _describe(place, facts[at], depths.get(at, 0), window) if at in facts else place
+        for at, place in enumerate(places)
+    ]
+
+
+# ---- threads -------------------------------------------------------------------------------------
+
+
+def _list_stacks(place: HotPlace) -> list[int]:
+    return sorted(place.stacks, key=lambda stack: -place.stacks[stack])[:_MOST_STACKS]
+
+
+def _read_facts(
+    recording: FrozenRecording, window: Window, places: Sequence[HotPlace]
+) -> dict[int, Any]:
+    """Return what was measured at each place, by its number."""
+    wanted = [
+        f"({at}, {stack}, {place.state == 'waiting'})"
+        for at, place in enumerate(places)
+        for stack in _list_stacks(place)
+    ]
+    if not wanted:
+        return {}
+    sql = _FACTS.format(
+        wanted=", ".join(wanted), inside=make_inside(window), start_us=window.since_ns // 1000,
+        length_us=max(1, (window.until_ns - window.since_ns) // 1000),
+    )  # fmt: skip
+    return {row["place"]: row for row in recording.query(sql).to_pylist()}
+
+
+def _find_depths(profile: Profile, places: Sequence[HotPlace]) -> dict[int, int]:
+    """Return how often the function of a place is in its usual stack, by the place's number."""
+    frames = profile.read_frames()
+    found = {}
+    for at, place in enumerate(places):
+        depths: dict[int, int] = {}
+        for stack in _list_stacks(place):
+            same = sum(
+                1 for one in frames.get(stack, ())
+                if one.file == place.file and one.func.rpartition("<locals>.")[2] == place.func
+            )  # fmt: skip
+            depths[same] = depths.get(same, 0) + place.stacks[stack]
+        found[at] = max(depths, key=depths.__getitem__, default=0)
+    return found
+
+
+def _describe(place: HotPlace, row: Any, depth: int, window: Window) -> HotPlace:
+    facts, instead = [], find_instead(
+        place.call, row["wait"], is_waiting=place.state == "waiting"
+    )  # fmt: skip
+    if depth >= _DEEP and place.state == "working":
+        facts.append(f"calls itself, {depth} deep")
+        instead = _RECURSION
+    part_ns = (window.until_ns - window.since_ns) / 3 * row["threads"]
+    first_pct, last_pct = 100 * row["first_ns"] / part_ns, 100 * row["last_ns"] / part_ns
+    if last_pct >= max(_GROWN * first_pct, first_pct + _GROWN_PCT):
+        facts.append(f"grows: {first_pct:.0f} % of the first third, {last_pct:.0f} % of the last")
+        instead = f"{_GROWS}; {instead}" if instead else _GROWS
+    if place.state == "waiting" and (row["waits"] or 0) >= _FEWEST_WAITS:
+        low_ns, usual_ns, high_ns = row["lengths_ns"]
+        facts.append(f"{row['waits']:,} waits of {show_duration(usual_ns)}")
+        is_steady = low_ns >= _ACK_NS[0] and high_ns <= _ACK_NS[1]
+        instead = _NO_DELAY if row["wait"] == "network" and is_steady else instead
+    if row["processes"] > 1:
+        facts.append(f"in {row['processes']} processes")
+    elif row["threads"] > 1:
+        facts.append(f"in {row['threads']} threads")
+    return replace(place, facts=", ".join(facts), instead=instead)
+
+
+# ---- tasks ---------------------------------------------------------------------------------------
+
+
+def _list_awaits(
+    found: Sequence[Await], window: Window, loops_ns: int, whole_ns: int, folder: str | None
+) -> Iterator[HotPlace]:
+    """Yield the places at which tasks waited while their event loops had nothing to do."""
+    awaited_ns = sum(one.awaited_ns for one in found)
+    for one in found[:_MOST_AWAITS]:
+        time_ns = loops_ns * one.awaited_ns / awaited_ns
+        tasks = one.awaited_ns / (window.until_ns - window.since_ns)
+        facts = f"{tasks:.1f} tasks at a time" if tasks >= 1.05 else "one task at a time"
+        if one.wait_ns is not None:
+            facts += f", {show_duration(one.wait_ns)} each"
+        yield HotPlace(
+            one.func, one.file, one.line, one.awaited, one.words or find_kind(one.awaited),
+            "waiting", round(time_ns / 1e9, 3), round(100 * time_ns / max(1, whole_ns), 1),
+            _name_callers(one, folder), facts, _advise_await(one, tasks),
+        )  # fmt: skip
+
+
+def _name_callers(one: Await, folder: str | None) -> str:
+    return " < ".join(
+        f"{func} ({shorten_file(file, folder)}:{line})" for func, file, line in one.callers[:3]
+    )
+
+
+def _advise_await(one: Await, tasks: float) -> str:
+    if one.words in _LINES and tasks >= 1.5:
+        return _LOCKED
+    if one.words in _FULL:
+        return _FULL_QUEUE
+    if one.awaited == "asyncio.sleep":
+        return find_instead("", "sleep", is_waiting=True)
+    # One that never ends is what the program is there for, as a server is.
+    return _IN_TURN if tasks <= 1.5 and one.ended >= _FEWEST_WAITS else ""

@@ -1,0 +1,116 @@
+"""Where the time went, with what was measured there and what people do: on samples made by hand."""
+
+from __future__ import annotations
+
+from sonde.advice.period import Period
+from sonde.advice.places import find_places
+from sonde.analysis.hot_places import HotPlace
+from support.handmade_stacks import START_NS, FakeRecording
+
+STANDARD = "/opt/py/lib/python3.12"
+MAIN = ("main", "/job/app.py", 5, 1)
+PARSE = ("loads", f"{STANDARD}/json/__init__.py", 300, 290)
+RECV = ("SocketIO.readinto", f"{STANDARD}/socket.py", 700, 690)
+LOCK = ("Lock.acquire", f"{STANDARD}/asyncio/locks.py", 114, 90)
+ENTER = ("_ContextManagerMixin.__aenter__", f"{STANDARD}/asyncio/locks.py", 15, 14)
+READ = ("StreamReader.readline", f"{STANDARD}/asyncio/streams.py", 563, 540)
+
+
+def find(recording: FakeRecording, seconds: float = 30) -> list[HotPlace]:
+    return find_places(recording, Period(START_NS, seconds, 1, 0.0, "FALSE", length_s=seconds))
+
+
+def see_often(recording: FakeRecording, path, every_ms: int, until_ms: int, **values) -> None:
+    for at_ms in range(every_ms, until_ms, every_ms):
+        recording.see(path, at_ms, wall=values.pop("wall", every_ms), **values)
+        values.setdefault("wall", every_ms)
+
+
+def test_a_place_says_what_people_do_about_such_work() -> None:
+    recording = FakeRecording()
+    see_often(recording, [MAIN, PARSE], 100, 30_000, cpu=100)
+    (place,) = find(recording)
+    assert (place.func, place.line, place.call, place.state) == (
+        "main", 5, "json.loads", "working",
+    )  # fmt: skip
+    assert "keep the result" in place.instead and not place.facts
+
+
+def test_work_that_takes_more_and_more_is_told() -> None:
+    recording, search = FakeRecording(), [MAIN, ("find", "/job/app.py", 20, 18)]
+    for at_ms in range(100, 30_000, 100):
+        searching_ms = at_ms / 300
+        recording.see(search, at_ms, wall=searching_ms, cpu=searching_ms)
+        recording.see([MAIN], at_ms, wall=100 - searching_ms, cpu=100 - searching_ms)
+    places = {one.func: one for one in find(recording)}
+    assert places["find"].facts == "grows: 16 % of the first third, 83 % of the last"
+    assert places["find"].instead.startswith("it takes more and more")
+    assert places["find"].caller == "main (app.py:5)"
+    assert "grows" not in places["main"].facts
+
+
+def test_a_function_that_calls_itself_is_told_by_its_depth() -> None:
+    recording, again = FakeRecording(), ("count", "/job/app.py", 20, 18)
+    see_often(recording, [MAIN, *[again] * 7], 100, 30_000, cpu=100)
+    (place,) = find(recording)
+    assert place.facts == "calls itself, 7 deep" and "lru_cache" in place.instead
+
+
+def wait_often(length_ms: int, count: int) -> HotPlace:
+    """The main thread waits for a socket, so often for so long: a first sample, and the rest."""
+    recording = FakeRecording()
+    for at in range(count):
+        end_ms = (at + 1) * length_ms
+        waits = {"cpu": 0, "gil": False, "wait": "network"}
+        recording.see([MAIN, RECV], end_ms - length_ms + 10, wall=10, **waits)
+        recording.see([MAIN, RECV], end_ms - 1, wall=length_ms - 10, samples=3, **waits)
+    (place,) = find(recording)
+    return place
+
+
+def test_waits_are_counted_and_short_ones_for_a_network_may_be_for_an_acknowledgement() -> None:
+    ack, other = wait_often(44, 600), wait_often(60, 450)
+    assert ack.facts == "600 waits of 44.0 ms" and "TCP_NODELAY" in ack.instead
+    assert other.facts == "450 waits of 60.0 ms" and "TCP_NODELAY" not in other.instead
+    assert "several at once" in other.instead
+
+
+def await_often(frames: list[tuple[str, str, int, int]], tasks: int, ended: int = 1) -> HotPlace:
+    """An event loop without work, while so many tasks wait at one place; frames root first. Half of
+    the waits are over after 20 ms, or none."""
+    recording = FakeRecording()
+    see_often(recording, [MAIN], 100, 30_000, wall=1, cpu=1)
+    for depth, (func, file, lineno, first) in enumerate(reversed(frames)):
+        row = dict(func=func, file=file, lineno=lineno, first_line=first)
+        recording.frames[7, depth] = {"stack": 7, "depth": depth, **row}
+    for at_ms in range(1000, 30_000, 1000):
+        recording.row("python.event_loop", at_ms, thread=100, wall_ns=10**9, idle_ns=9 * 10**8,
+                      callbacks=10, held_ns=0, longest_ns=0)  # fmt: skip
+        recording.row("python.task_wait", at_ms, wall_ns=10**9, stack=7,
+                      waits_for="Future", looks=2, tasks=2 * tasks, soon=2, soon_ended=ended,
+                      soon_ns=20_000_000 * ended, later=0, later_ended=0, later_ns=0)  # fmt: skip
+    return next(one for one in find(recording) if one.state == "waiting")
+
+
+def test_tasks_that_wait_one_after_the_other_are_told_to_wait_together() -> None:
+    place = await_often([MAIN, ("fetch", "/job/app.py", 30, 28), READ], 1)
+    assert (place.func, place.line, place.call) == ("fetch", 30, "asyncio.StreamReader.readline")
+    assert place.facts == "one task at a time, 20.0 ms each" and "gather" in place.instead
+    assert place.caller == "main (app.py:5)"
+
+
+def test_tasks_that_stand_in_line_for_a_lock_are_told_by_their_number() -> None:
+    place = await_often([("get", "/job/app.py", 40, 38), ENTER, LOCK], 9)
+    assert (place.call, place.kind) == ("asyncio.Lock.acquire", "a lock")
+    assert place.facts.startswith("8.7 tasks at a time") and "stand in line" in place.instead
+
+
+def test_many_tasks_that_wait_together_are_told_nothing() -> None:
+    place = await_often([("fetch", "/job/app.py", 30, 28), READ], 9)
+    assert place.facts.startswith("8.7 tasks at a time") and not place.instead
+
+
+def test_a_task_that_waits_for_ever_is_told_nothing_and_one_before_a_full_queue_is() -> None:
+    assert not await_often([("serve", "/job/app.py", 30, 28), READ], 1, ended=0).instead
+    put = ("Queue.put", f"{STANDARD}/asyncio/queues.py", 125, 110)
+    assert "is too slow" in await_often([("make", "/job/app.py", 30, 28), put], 9).instead
