@@ -1,7 +1,7 @@
 """What the scenarios share: a small model, work that takes CPU time, and an end after so long.
 
-Each scenario is a real program with one planted cause. `RULE` is the rule that must fire, `CAUSE`
-words of its title, `ALSO` rules that are right to fire beside it, `OPTIONS` settings of the
+Each scenario is a real program with one planted cause. `RULE` is the rule that must fire (`places`:
+where the time went must tell it), `CAUSE` words of its title, or of what is told of the place, `ALSO` rules that are right to fire beside it, `OPTIONS` settings of the
 recording, `LIMITS` limits that are smaller than the defaults because a test is shorter than a job.
 `LINE` is the function that the finding must name. With `TWIN` the program can also be its own fixed
 twin, `NAME+fixed`, in which nothing may be worth a warning. `NEEDS` is a package without which it is not

@@ -9,7 +9,7 @@ from typing import Any
 from sonde.advice.period import Period
 from sonde.analysis.awaits import Await, make_inside, read_awaits
 from sonde.analysis.code_names import shorten_file
-from sonde.analysis.code_tree import read_tree
+from sonde.analysis.code_tree import CodeTree, read_tree
 from sonde.analysis.hot_places import HotPlace, list_places
 from sonde.analysis.profile import Profile, Selection
 from sonde.analysis.window import Window
@@ -106,7 +106,7 @@ def find_places(recording: FrozenRecording, period: Period) -> list[HotPlace]:
     whole_ns = tree.root.total_ns + loops_ns
     awaited = list(_list_awaits(awaits, window, loops_ns, whole_ns, profile.folder))
     places = list_places(tree, loops_ns=loops_ns, awaited=awaited)
-    depths = _find_depths(profile, places)
+    depths = _find_depths(tree, places)
     facts = _read_facts(recording, window, places)
     return [
         _describe(place, facts[at], depths.get(at, 0), window) if at in facts else place
@@ -139,15 +139,14 @@ def _read_facts(
     return {row["place"]: row for row in recording.query(sql).to_pylist()}
 
 
-def _find_depths(profile: Profile, places: Sequence[HotPlace]) -> dict[int, int]:
+def _find_depths(tree: CodeTree, places: Sequence[HotPlace]) -> dict[int, int]:
     """Return how often the function of a place is in its usual stack, by the place's number."""
-    frames = profile.read_frames()
     found = {}
     for at, place in enumerate(places):
         depths: dict[int, int] = {}
         for stack in _list_stacks(place):
             same = sum(
-                1 for one in frames.get(stack, ())
+                1 for one in tree.frames.get(stack, ())
                 if one.file == place.file and one.func.rpartition("<locals>.")[2] == place.func
             )  # fmt: skip
             depths[same] = depths.get(same, 0) + place.stacks[stack]

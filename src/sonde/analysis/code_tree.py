@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from typing import NamedTuple
 
 from sonde.analysis.code_fold import Step, add_c_call, fold, keep_all
@@ -71,6 +71,7 @@ class CodeTree:
 
     def __init__(self, profile: Profile) -> None:
         self.profile = profile
+        self.frames: Mapping[int, Sequence[ProfileFrame]] = {}  # by stack, root first
         self.root = CodeNode(Step("", MINE, "", 0, 0))
         self.rest_ns = 0  # of idle threads, and of event loops without work
         self.queue_ns = 0  # of its working time: ready to run, without a processor
@@ -126,7 +127,7 @@ def read_tree(
     `hot_calls` adds what takes the time inside of a library's call."""
     tree = CodeTree(profile)
     own = profile.make_owner(mine)
-    frames = profile.read_frames()
+    tree.frames = frames = profile.read_frames()
     has_mine = any(own(frame.file) == MINE for one in frames.values() for frame in one)
     if all_frames:
         steps = {stack: keep_all(one, own) for stack, one in frames.items()}
