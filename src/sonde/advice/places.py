@@ -57,8 +57,9 @@ _MOST_STACKS = 200  # of a place, the heaviest, that are looked at
 _FEWEST_WAITS = 10
 _GROWN, _GROWN_PCT = 2.0, 20.0  # times as much at the end, and so many points of the time more
 _DEEP = 5  # frames of one function in a stack, from which it calls itself
-# How long a wait for a delayed acknowledgement lasts, in Linux.
-_ACK_NS = 39e6, 50e6
+# How long a wait for a delayed acknowledgement usually lasts, in Linux, and how far single ones may
+# be from that: when they begin and end is known to a sample.
+_ACK_NS, _ACK_ERROR_NS = (40e6, 48e6), 14e6
 _NO_DELAY = (
     "each of these waits is as long as a delayed acknowledgement (40 ms): send a message with one "
     "call (header and body together; sendall of both, a buffered writer that is flushed once), or "
@@ -169,8 +170,8 @@ def _describe(place: HotPlace, row: Any, depth: int, window: Window) -> HotPlace
     if place.state == "waiting" and (row["waits"] or 0) >= _FEWEST_WAITS:
         low_ns, usual_ns, high_ns = row["lengths_ns"]
         facts.append(f"{row['waits']:,} waits of {show_duration(usual_ns)}")
-        is_steady = low_ns >= _ACK_NS[0] and high_ns <= _ACK_NS[1]
-        instead = _NO_DELAY if row["wait"] == "network" and is_steady else instead
+        is_ack = _ACK_NS[0] <= usual_ns <= _ACK_NS[1] and high_ns - low_ns <= 2 * _ACK_ERROR_NS
+        instead = _NO_DELAY if row["wait"] == "network" and is_ack else instead
     if row["processes"] > 1:
         facts.append(f"in {row['processes']} processes")
     elif row["threads"] > 1:
