@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import json
+
+from sonde.advice.finding import Advice
 from sonde.advice.period import Period
 from sonde.advice.places import find_places
 from sonde.analysis.hot_places import HotPlace
@@ -34,6 +37,15 @@ def test_a_place_says_what_people_do_about_such_work() -> None:
         "main", 5, "json.loads", "working",
     )  # fmt: skip
     assert "keep the result" in place.instead and not place.facts
+
+
+def test_json_has_the_place_without_the_numbers_of_its_stacks() -> None:
+    recording = FakeRecording()
+    see_often(recording, [MAIN, PARSE], 100, 30_000, cpu=100)
+    (place,) = find(recording)
+    advice = Advice("", "", 10.0, 1, 0.0, (), places=[place])
+    (made,) = json.loads(advice.to_json())["places"]
+    assert place.stacks and "stacks" not in made and made["instead"] == place.instead
 
 
 def test_work_that_takes_more_and_more_is_told() -> None:

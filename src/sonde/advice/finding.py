@@ -104,6 +104,7 @@ class Advice:
         lines += [
             f"{one.share_pct:4.0f} %  {one.state}  "
             + " ".join(filter(None, (one.func, one.show_place(self.folder), one.what)))
+            + (f"; {one.facts}" if one.facts else "")
             for one in self.places
         ]
         return "\n".join(map(clean, lines))
@@ -141,6 +142,8 @@ class Advice:
             whole[f"{name}_ns"] = round(whole.pop(f"{name}_s") * 1e9)
         for made, finding in zip(whole["findings"], self.findings, strict=True):
             made["sureness"] = finding.sureness
+        for place in whole["places"]:
+            del place["stacks"]  # numbers that mean nothing outside of the recording's tables
         return json.dumps(whole, indent=1)
 
 
