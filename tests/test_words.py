@@ -10,15 +10,25 @@ from sonde import words
 @pytest.mark.parametrize(
     ("time_ns", "shown"),
     [(0, "0 ns"), (999, "999 ns"), (1000, "1.00 µs"), (999_900, "1.00 ms"), (12_345_678, "12.3 ms"),
-     (123e6, "123 ms"), (1.5e9, "1.50 s"), (90e9, "1.50 min"), (3 * 3600e9, "3.00 h")],
+     (123e6, "123 ms"), (1.5e9, "1.50 s"), (59.94e9, "59.9 s"), (59.96e9, "1m00s"),
+     (76e9, "1m16s"), (3599.6e9, "1h00m"), (3.12 * 3600e9, "3h07m"), (100 * 3600e9, "100h00m")],
 )  # fmt: skip
-def test_a_duration_has_three_significant_digits(time_ns: float, shown: str) -> None:
+def test_a_duration_has_three_significant_digits_or_minutes_as_people_say_them(
+    time_ns: float, shown: str
+) -> None:
     assert words.show_duration(time_ns) == shown
 
 
 @pytest.mark.parametrize(
     ("time_ns", "shown"),
-    [(0, "0ms"), (431e6, "431ms"), (12.34e9, "12.3s"), (125e9, "2m05s"), (11220e9, "3h07m")],
+    [
+        (0, "0ms"),
+        (431e6, "431ms"),
+        (12.34e9, "12.3s"),
+        (90e9, "1m30s"),
+        (125e9, "2m05s"),
+        (11220e9, "3h07m"),
+    ],
 )
 def test_a_short_duration_has_at_most_seven_characters(time_ns: float, shown: str) -> None:
     assert words.show_duration_short(time_ns) == shown and len(shown) <= 7

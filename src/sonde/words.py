@@ -10,7 +10,7 @@ if TYPE_CHECKING:
     from collections.abc import Iterable
 
 MISSING = "-"
-_DURATIONS = (("h", 3600e9), ("min", 60e9), ("s", 1e9), ("ms", 1e6), ("µs", 1e3))
+_DURATIONS = (("s", 1e9), ("ms", 1e6), ("µs", 1e3))
 _COUNTS = (("G", 10**9), ("M", 10**6), ("k", 10**3))
 _EXACT = 2**53  # every whole number below it is a float
 _EIGHTHS = " ▏▎▍▌▋▊▉"
@@ -20,7 +20,10 @@ _HEIGHTS = "▁▂▃▄▅▆▇█"
 
 
 def show_duration(time_ns: float) -> str:
-    """Return a duration with three significant digits: `12.3 ms`, `1.50 s`, `90 ns`."""
+    """Return a duration with three significant digits: `12.3 ms`, `1.50 s`, `90 ns`; from a minute
+    on as people say it: `1m16s`, `3h07m`."""
+    if time_ns >= 59.95e9:  # what would be shown as 60.0 s
+        return _show_minutes(time_ns)
     for unit, size in _DURATIONS:
         if time_ns >= 0.9995 * size:  # 999.9 µs is 1.00 ms
             value = time_ns / size
@@ -32,12 +35,15 @@ def show_duration_short(time_ns: float) -> str:
     """Return a duration in at most seven characters: `431ms`, `12.3s`, `3h07m`."""
     if time_ns < 1e9:
         return f"{time_ns / 1e6:.0f}ms"
-    if time_ns < 100e9:
-        return f"{time_ns / 1e9:.1f}s"
-    minutes = int(time_ns / 60e9)
+    return f"{time_ns / 1e9:.1f}s" if time_ns < 59.95e9 else _show_minutes(time_ns)
+
+
+def _show_minutes(time_ns: float) -> str:
+    minutes, seconds = divmod(round(time_ns / 1e9), 60)
     if minutes < 60:
-        return f"{minutes}m{int(time_ns / 1e9) % 60:02d}s"
-    return f"{minutes // 60}h{minutes % 60:02d}m"
+        return f"{minutes}m{seconds:02d}s"
+    hours, minutes = divmod(minutes, 60)
+    return f"{hours}h{minutes:02d}m"
 
 
 def show_moment(wall_ns: int) -> str:

@@ -18,7 +18,7 @@ from sonde.monitor.folder import Folder
 from sonde.monitor.scope import Reading, Scope
 from sonde.monitor.watch import ALL, MINE, Monitor, MonitorOptions, Progress
 from sonde.session.process import read_start_ticks
-from sonde.words import show_bytes
+from sonde.words import show_bytes, show_duration
 
 GROUP = "watch"
 EXAMPLES = (
@@ -176,15 +176,15 @@ def _show(bar: _progress.Bar, progress: Progress, options: MonitorOptions) -> No
         return  # the terminal is the command's
     words = [progress.state]
     if progress.max_s is not None and progress.passed_s:
-        words.append(f"{_show_span(progress.max_s - progress.passed_s)} left")
+        words.append(f"{_show_left(progress.max_s - progress.passed_s)} left")
     if progress.reading is not None:
         words += _show_reading(progress.reading)
     bar.set_title("  ".join(words), progress.passed_s)
 
 
-def _show_span(seconds: float) -> str:
+def _show_left(seconds: float) -> str:
     whole = max(0, round(seconds))
-    return f"{whole} s" if whole < 120 else f"{whole // 60} min {whole % 60} s"
+    return f"{whole} s" if whole < 60 else show_duration(whole * 1e9)
 
 
 def _show_reading(reading: Reading) -> list[str]:

@@ -22,7 +22,7 @@ from sonde.session import Session, list_folders, source_states
 from sonde.session.ending import find_end_wall_ns, find_ending
 from sonde.session.files import find_refusal
 from sonde.session.spawns import find_starters
-from sonde.words import clean, shorten_command, show_bytes
+from sonde.words import clean, shorten_command, show_bytes, show_duration
 
 GROUP = "record"
 EXAMPLES = (
@@ -290,7 +290,7 @@ def _show(row: dict[str, Any]) -> dict[str, str | None]:
         "started": time.strftime("%H:%M:%S" if _is_today(started) else "%m-%d %H:%M", started),
         "command": shorten_command(row["command"]),
         "started_by": None if row["started_by"] is None else os.path.basename(row["started_by"]),
-        "lasted": None if dur_ns is None else _span(dur_ns / 1e9),
+        "lasted": None if dur_ns is None else show_duration(dur_ns),
         "size": None if row["size_bytes"] is None else show_bytes(row["size_bytes"]),
     }
 
@@ -303,11 +303,3 @@ def _shorten(argv: list[str]) -> str:
 
 def _is_today(moment: time.struct_time) -> bool:
     return moment[:3] == time.localtime()[:3]
-
-
-def _span(seconds: float) -> str:
-    if seconds < 60:
-        return f"{seconds:.1f}s"
-    minutes, rest = divmod(int(seconds), 60)
-    hours, minutes = divmod(minutes, 60)
-    return f"{hours}h{minutes:02d}m" if hours else f"{minutes}m{rest:02d}s"
