@@ -78,10 +78,47 @@ def test_what_takes_most_of_the_time_of_a_library_call_is_named_below_it() -> No
         "    tag 5+0 :3",
     ]
     recording.see([MAIN, render, get, ("tag", "/job/tags.py", 3, 1)], 90, wall=5)
-    assert not any("… " in line for line in draw(read(recording, hot_calls=True)))
+    assert draw(read(recording, hot_calls=True))[2:] == [  # get() calls the user's: look inside it
+        "    (in libraries) 50+0 :5",
+        "    … django.QuerySet._clone 30+0 :900",  # below two callers
+        "    tag 10+0 :3",
+    ]
     recording = FakeRecording().see([MAIN, render], 10).see([MAIN, render, get], 50, wall=40)
     recording.see([MAIN, render, clone], 180, wall=130)
-    assert draw(read(recording, hot_calls=True))[-1] == "  django.Template.render 180+0 :5"
+    assert draw(read(recording, hot_calls=True))[2:] == [
+        "    … django.QuerySet._clone 130+0 :900",
+        "    … QuerySet.get 40+0 :631",
+        "    (in libraries) 10+0 :5",
+    ]
+
+
+def test_where_the_time_of_a_library_call_parts_each_heavy_part_is_named() -> None:
+    serve = ("Arbiter.run", f"{SITE}/gunicorn/arbiter.py", 200, 190)
+    parse = ("Request.parse", f"{SITE}/gunicorn/http/message.py", 70, 60)
+    read_line = ("Request.read_line", f"{SITE}/gunicorn/http/message.py", 90, 85)
+    send = ("Response.send", f"{SITE}/gunicorn/http/wsgi.py", 340, 330)
+    recording = (
+        FakeRecording()
+        .see([MAIN, serve, parse, read_line], 50, wall=50)
+        .see([MAIN, serve, send], 80, wall=30)
+        .see([MAIN, serve, send, parse], 81, wall=1)
+        .see([MAIN, serve], 90, wall=9)
+    )
+    assert draw(read(recording, hot_calls=True))[2:] == [
+        "    … Request.read_line 50+0 :90",
+        "    … Response.send 31+0 :340",
+        "    (in libraries) 9+0 :5",
+    ]
+
+
+def test_the_time_in_a_library_itself_has_the_name_of_the_c_function_that_it_calls() -> None:
+    entry = ("console_entry", f"{SITE}/mypy/__main__.py", 16, 14)
+    start = ("<module>", f"{SITE}/mypy/__main__.py", 52, 1)
+    recording = FakeRecording().see([start, entry], 50, wall=50, call="mypy.main.main")
+    assert draw(read(recording, hot_calls=True)) == [
+        "mypy.__main__ 50+0 :0",
+        "  … mypy.main.main 50+0 :16",
+    ]
 
 
 def test_own_code_that_a_library_calls_is_told_in_full() -> None:

@@ -26,7 +26,7 @@ _AROUND = ("threading", "runpy", "_pyrepl", "asyncio.threads", "concurrent.futur
            "torch.distributed.elastic.")  # fmt: skip
 
 _IMPORTER = "<frozen importlib"  # how the files of Python's import system begin
-_FINDING = "import machinery"  # what Python itself does, before a module runs
+_FINDING = "importing modules"  # what Python itself does, before a module runs
 
 # Part of the function that they stand in, and from Python 3.12 on mostly not even a frame.
 _INLINE = ("<listcomp>", "<dictcomp>", "<setcomp>", "<genexpr>")

@@ -3,11 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from typing import NamedTuple
 
 from sonde.analysis.code_fold import Step, add_c_call, fold, keep_all
 from sonde.analysis.code_names import LIBRARY, MINE
-from sonde.analysis.hot_call import cut_tail, find_hot_call
+from sonde.analysis.hot_call import Leaders, LibraryTime, cut_package, cut_tail
 from sonde.analysis.profile import Profile, ProfileFrame
 from sonde.analysis.rest import is_at_rest
 
@@ -55,17 +54,6 @@ class CodeNode:
         return max(self.lines, key=self.lines.__getitem__, default=0)
 
 
-class LibraryTime(NamedTuple):
-    """Time in a library's call, with the frames below the user's own code."""
-
-    tail: tuple[ProfileFrame, ...]
-    line: int
-    thread: tuple[int, int]
-    wall_ns: int
-    cpu_ns: int
-    is_idle: bool
-
-
 class CodeTree:
     """The tree, and what was left out of it."""
 
@@ -103,19 +91,18 @@ class CodeTree:
 
     def add_hot_calls(self, own: Callable[[str], str]) -> None:
         """Add to the calls of libraries that take much of the time what takes it inside of them."""
+        least = _HOT * self.root.total_ns
+        leaders = Leaders(own, self.callers, least)
         for node, parts in self.library_calls.items():
-            whole = sum(part.wall_ns for part in parts)
-            if whole < _HOT * self.root.total_ns:
+            if sum(part.wall_ns for part in parts) < least:
                 continue
-            hot = find_hot_call([part.tail for part in parts], [one.wall_ns for one in parts], own)
-            if hot is None or (hot.func, hot.file) in self.callers:
-                continue
-            step = Step(f"… {hot.func}", LIBRARY, hot.file, hot.line, 0)
-            child = node.children[step.key] = CodeNode(step)
-            for part in (parts[at] for at in hot.inside):
-                child.add(part.thread, part.wall_ns, part.cpu_ns, is_idle=part.is_idle)
-                child.lines[hot.line] = child.total_ns
-                node.own_ns[part.line][part.is_idle] -= part.wall_ns
+            for hot in leaders.find(parts):
+                step = Step(f"… {hot.func}", LIBRARY, hot.file, hot.line, 0)
+                child = node.children[step.key] = CodeNode(step)
+                for part in (parts[at] for at in hot.inside):
+                    child.add(part.thread, part.wall_ns, part.cpu_ns, is_idle=part.is_idle)
+                    child.lines[hot.line] = child.total_ns
+                    node.own_ns[part.line][part.is_idle] -= part.wall_ns
 
 
 def read_tree(
@@ -149,9 +136,10 @@ def read_tree(
             node = add_path(tree.root, path, whose, wall_ns, cpu_ns, is_idle=is_idle)
             last = path[-1]
             tree.add_end(node, last.line, stack, wall_ns, is_idle=is_idle)
-            is_import = last.name.startswith("import ")
-            if hot_calls and has_mine and last.owner == LIBRARY and not is_import:
-                time = LibraryTime(cut_tail(seen, own), last.line, whose, wall_ns, cpu_ns, is_idle)
+            is_import = last.name.startswith("import")
+            if hot_calls and last.owner == LIBRARY and not is_import:
+                tail = cut_tail(seen, own) if has_mine else cut_package(seen)
+                time = LibraryTime(tail, last.line, whose, wall_ns, cpu_ns, is_idle, call)
                 tree.library_calls.setdefault(node, []).append(time)
     tree.add_hot_calls(own)
     return tree

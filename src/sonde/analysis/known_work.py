@@ -267,7 +267,7 @@ WORK: tuple[WorkKind, ...] = (
     ),
     WorkKind(
         "importing",
-        ("import", "importlib", "import machinery", "pkg_resources"),
+        ("import", "importlib", "importing modules", "pkg_resources"),
         "import at the top of the file and not in a function that runs often; an import that "
         "fails is tried again each time",
     ),
