@@ -471,6 +471,18 @@ def test_many_short_waits_without_await_block_a_loop_as_one_long_one_does() -> N
     assert not run_loop(lambda t: [{**row, "wait": None, "cpu_ns": 20 * MS} for row in held(t)])
 
 
+def test_on_a_crowded_machine_a_callback_blocks_the_loop_for_as_long_as_it_keeps_it() -> None:
+    def held(t: float) -> list[dict]:  # 12 callbacks a second, each with 30 of 60 ms of CPU
+        row = holds(60, wait=None, cpu_ns=30 * MS)(t)[0]
+        return [{**row, "held_ns": (60 + n) * MS} for n in range(12)]
+
+    (found,) = run_loop(held)
+    assert "handle computes" in found.title and found.evidence["max_longest_ns"] == 60 * MS
+    assert found.evidence["blocked_pct"] > 60
+    assert 30 < found.evidence["waiting_for_processor_pct"] < 40
+    assert not run_loop(lambda t: [{**row, "cpu_ns": 10 * MS} for row in held(t)])
+
+
 @pytest.mark.parametrize(
     ("held", "callbacks"),
     [

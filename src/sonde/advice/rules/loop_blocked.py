@@ -20,14 +20,19 @@ NEEDS = ("python.loop_hold.held_ns", "python.event_loop.wall_ns")
 LIMITS = {
     "long_s": Limit(0.05, "that one callback keeps the loop, from which it counts as blocked"),
     "wait_s": Limit(0.015, "that one callback waits without `await`, from which it counts so, too"),
-    "share_pct": Limit(10, "of the time in which the loop is blocked so"),
+    "own_s": Limit(
+        0.02, "of it that it computes or waits itself: the rest it stood in a queue for a processor"
+    ),
+    "share_pct": Limit(10, "of the time in which the loop is blocked so, without that queue"),
     "longest_s": Limit(1, "that one callback keeps the loop, from which once in a piece is enough"),
     "others": Limit(5, "other callbacks for each that blocks the loop: there are some who wait"),
 }
-# What a callback does itself: it waits for something, or uses a processor. The time that it waits
-# for the GIL or for a processor is the fault of others, of whom other rules speak. A notebook runs
-# its cells on the loop of its kernel: nobody waits for that. The newest stacks of a live job may
-# have no frames yet; so one with such frames tells of the whole loop.
+# How long a callback kept the loop counts, for that long all others wait; so does what of it the
+# callback did itself: it waited for something, or used a processor. On a crowded machine it also
+# stands in a queue for a processor: that makes what it does last longer, and is the fault of others
+# where it does little. So is the time that it waits for the GIL, of which other rules speak. A
+# notebook runs its cells on the loop of its kernel: nobody waits for that. The newest stacks of a
+# live job may have no frames yet; so one with such frames tells of the whole loop.
 SQL = f"""
 WITH kernel AS (
   SELECT DISTINCT host, pid, thread FROM python.loop_hold WHERE stack IN (
@@ -36,22 +41,27 @@ hold AS (
   SELECT {{piece}} AS piece, host, pid, thread, t_ns + dur_ns - held_ns AS since_ns, callback,
          stack, samples, COALESCE(wait, 'cpu') AS kind,
          CASE WHEN wait IS NULL THEN LEAST(dur_ns, cpu_ns) WHEN wait = 'gil' THEN 0 ELSE dur_ns END
-           AS own_ns
+           AS own_ns,
+         CASE WHEN wait = 'gil' THEN 0 ELSE dur_ns END AS kept_ns
   FROM python.loop_hold WHERE {{inside}}
     AND (host, pid, thread) NOT IN (FROM kernel)),
 callback AS (
-  SELECT piece, host, pid, thread, since_ns, SUM(own_ns) AS longest_ns
-  FROM hold GROUP BY ALL HAVING SUM(own_ns) >= {{long_s}} * 1e9
+  SELECT piece, host, pid, thread, since_ns, SUM(own_ns) AS longest_ns,
+         SUM(kept_ns) AS longest_kept_ns
+  FROM hold GROUP BY ALL
+  HAVING (SUM(kept_ns) >= {{long_s}} * 1e9 AND SUM(own_ns) >= {{own_s}} * 1e9)
     OR SUM(own_ns) FILTER (kind NOT IN ('cpu', 'fault')) >= {{wait_s}} * 1e9),
 place AS ({PLACE}),
 line AS (
   SELECT piece, host, pid, thread, file, lineno, func, callback, kind, SUM(own_ns) AS own_ns,
-         COUNT(DISTINCT since_ns) AS times, SUM(samples) AS samples, MAX(longest_ns) AS longest_ns
+         SUM(kept_ns) AS kept_ns, COUNT(DISTINCT since_ns) AS times, SUM(samples) AS samples,
+         MAX(longest_ns) AS longest_ns, MAX(longest_kept_ns) AS longest_kept_ns
   FROM hold JOIN callback USING (piece, host, pid, thread, since_ns) LEFT JOIN place USING (stack)
   GROUP BY ALL),
 blocked AS (
   SELECT piece, host, pid, thread, SUM(own_ns) AS own_ns, SUM(times) AS times,
-         SUM(samples) AS samples, MAX(longest_ns) AS longest_ns,
+         SUM(kept_ns) AS kept_ns, SUM(samples) AS samples, MAX(longest_ns) AS longest_ns,
+         MAX(longest_kept_ns) AS longest_kept_ns,
          ARG_MAX(struct_pack(file, lineno, func, callback, kind), own_ns) AS most
   FROM line GROUP BY 1, 2, 3, 4),
 loop AS (
@@ -59,9 +69,11 @@ loop AS (
   FROM python.event_loop WHERE {{inside}} GROUP BY ALL)
 SELECT piece, pid, wall_ns::DOUBLE AS wall_ns, callbacks::BIGINT AS callbacks,
        own_ns::DOUBLE AS own_ns, times::BIGINT AS times, samples::BIGINT AS samples,
-       longest_ns::DOUBLE AS longest_ns, most
+       longest_ns::DOUBLE AS longest_ns, longest_kept_ns::DOUBLE AS longest_kept_ns,
+       kept_ns::DOUBLE AS kept_ns, most
 FROM loop LEFT JOIN blocked USING (piece, host, pid, thread)
 """
+_QUEUED = 0.2  # a share of the blocked time without a processor from which on it is told
 _WAITS = {
     "sleep": "sleeps", "network": "waits for the network", "disk": "waits for a disk",
     "child": "waits for a child process", "lock": "waits for a lock", "pipe": "waits for a pipe",
@@ -78,21 +90,21 @@ def judge(rows: Rows, limits: Limits) -> Iterator[Verdict]:
 def _judge_loop(piece: int, row: Any, limits: Limits) -> Verdict:
     if not row.own_ns or not row.wall_ns:
         return Verdict(piece, False)
-    blocked_pct = min(100.0, 100 * row.own_ns / row.wall_ns)
+    own_pct = min(100.0, 100 * row.own_ns / row.wall_ns)
+    blocked_pct = min(100.0, 100 * row.kept_ns / row.wall_ns)
     is_long = row.longest_ns >= limits.longest_s * 1e9
-    if (
-        not (blocked_pct >= limits.share_pct or is_long)
-        or row.callbacks < limits.others * row.times
-    ):
+    if not (own_pct >= limits.share_pct or is_long) or row.callbacks < limits.others * row.times:
         return Verdict(piece, False)
     most = row.most
     what = f"{most['func'] or most['callback'] or 'a callback'} {_WAITS[most['kind']]}"
     evidence = {
         "blocked_pct": blocked_pct, "blocking_callbacks": row.times,
-        "max_longest_ns": row.longest_ns, "all_callbacks": row.callbacks,
+        "max_longest_ns": row.longest_kept_ns, "all_callbacks": row.callbacks,
     }  # fmt: skip
+    if row.kept_ns - row.own_ns > _QUEUED * row.kept_ns:
+        evidence["waiting_for_processor_pct"] = blocked_pct - own_pct
     return Verdict(
-        piece, True, evidence, lost_pct=blocked_pct, readings=row.samples, who=f"pid {row.pid}",
+        piece, True, evidence, lost_pct=own_pct, readings=row.samples, who=f"pid {row.pid}",
         severity="warning" if is_long else None,
         title=f"The event loop is blocked: {what}, and everything else on it waits",
         line=show_place(most["file"], most["lineno"], most["func"]),
