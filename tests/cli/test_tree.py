@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import argparse
 import io
 import json
 import re
@@ -96,3 +97,19 @@ def test_a_deep_tree_keeps_its_names_and_the_numbers_of_its_lines(monkeypatch) -
     assert len(begins) == 1, lines
     shown = [line[min(begins) :].split("  ")[0] for line in lines[14:]]
     assert shown == ["├ render", "│ └ wait", "└ fetch", "└ wait"], lines
+
+
+def test_a_compiled_function_that_takes_much_of_the_time_is_told_with_what_shows_more() -> None:
+    site = "/v/lib/python3.12/site-packages/mypy/__main__.py"
+    stack = [("<module>", site, 52, 1), ("console_entry", site, 16, 14)]
+
+    def show(call: str) -> str:
+        recording = FakeRecording().see(stack, 50, wall=50, call=call)
+        profile = Profile(recording, Selection(find_window(recording, None, None)))
+        tree, text = read_tree(profile, hot_calls=True), io.StringIO()
+        args = argparse.Namespace(sort="total")
+        tree_command._draw(tree, tree.list_nodes(), [], args, text)
+        return text.getvalue()
+
+    assert "\nmypy.main.main is compiled" in show("mypy.main.main")
+    assert "is compiled" not in show("time.sleep")

@@ -65,6 +65,7 @@ class CodeTree:
         self.queue_ns = 0  # of its working time: ready to run, without a processor
         self.callers: set[tuple[str, str]] = set()  # functions of libraries that call the user's
         self.library_calls: dict[CodeNode, list[LibraryTime]] = {}
+        self.compiled: dict[str, int] = {}  # functions without frames of Python, with their time
         # The stacks that end in a node, by its line, waiting or not, with their time.
         self.ends: dict[CodeNode, dict[tuple[int, bool], dict[int, int]]] = {}
 
@@ -103,6 +104,8 @@ class CodeTree:
                     child.add(part.thread, part.wall_ns, part.cpu_ns, is_idle=part.is_idle)
                     child.lines[hot.line] = child.total_ns
                     node.own_ns[part.line][part.is_idle] -= part.wall_ns
+                if hot.is_compiled:
+                    self.compiled[hot.func] = self.compiled.get(hot.func, 0) + child.total_ns
 
 
 def read_tree(

@@ -27,6 +27,7 @@ class HotCall(NamedTuple):
     file: str
     line: int  # that most of it was spent at
     inside: list[int]  # the numbers of the stacks that it is in
+    is_compiled: bool = False  # into a library: what it calls has no frames of Python
 
 
 def cut_tail(frames: Sequence[ProfileFrame], own: Callable[[str], str]) -> tuple[ProfileFrame, ...]:
@@ -157,7 +158,7 @@ class Leaders:
         is_told = package == _name_package(part.tail[-1]) and not any(
             name.startswith("_") for name in names
         )
-        return end if part.call and is_told else None
+        return end._replace(is_compiled=True) if part.call and is_told else None
 
     def _is_caller(self, frame: ProfileFrame) -> bool:
         return (frame.func.rpartition("<locals>.")[2], frame.file) in self._callers

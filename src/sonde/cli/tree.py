@@ -26,6 +26,8 @@ EXAMPLES = (
     "sonde tree gunicorn-7 --thread MainThread --limit 60",
 )
 _STARVED = 0.1  # a share of the working time without a processor from which on it is told
+_COMPILED = 0.2  # a share of all time in a compiled function from which on that is told
+_SEES_COMPILED = "while it runs, `sonde stacks --native` shows its functions"
 _FIELDS = {
     "total_s": "double", "working_s": "double", "waiting_s": "double", "cpu_s": "double",
     "depth": "int64", "name": "string", "owner": "string", "file": "string", "line": "int64",
@@ -103,6 +105,10 @@ def _draw(
         file.write(textwrap.fill(line, width, subsequent_indent="  ") + "\n")
     if nodes:
         _draw_tree(tree, nodes, args, file)
+    for name, time_ns in tree.compiled.items():
+        if time_ns > _COMPILED * tree.root.total_ns:
+            line = f"{name} is compiled: what it calls has no frames of Python; {_SEES_COMPILED}"
+            file.write("\n" + textwrap.fill(clean(line), width) + "\n")
     draw_awaits(awaited, tree.profile.recording.sessions[0], file)
 
 
