@@ -68,9 +68,17 @@ def test_the_call_counts_before_the_environment_the_project_and_the_user(
     ]  # fmt: skip
 
 
+def test_patterns_may_be_a_list(project: Path) -> None:
+    project.write_text("[tool.sonde]\ncode.mine = ['*/shop/*', \"*/cart/*\"]  # both\n")
+    values, complaints = environ.load_settings({})
+    assert (values["code.mine"], complaints) == ("*/shop/* */cart/*", [])
+
+
 @pytest.mark.parametrize(
     ("line", "why"),
     [
+        ("code.mine = [1]", "is not understood"),
+        ("code.mine = ['*/shop/*'", "is not understood"),
         ("stack.every = 5ms", "is not understood"),
         ('stack.every = "5ms', "is not understood"),
         ('torch.modules = "a\\\\b"', "is not understood"),

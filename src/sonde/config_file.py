@@ -138,9 +138,15 @@ def _plain(key: str) -> str:
 
 
 def _read_value(text: str) -> str | None:
-    """Return a text, a number or a switch as it would be on the command line; None if it is none of
-    these."""
+    """Return a text, a number, a switch, or a list of texts in one line, as it would be on the
+    command line; None if it is none of these."""
     quote = text[:1]
+    if quote == "[":
+        inner, closing, rest = text[1:].partition("]")
+        parts = [part.strip() for part in inner.split(",") if part.strip()]
+        words = [_read_value(part) for part in parts if part[:1] in ("'", '"')]
+        is_list = closing and rest.strip()[:1] in ("", "#") and len(words) == len(parts)
+        return " ".join(map(str, words)) if is_list and None not in words else None
     if quote in ("'", '"'):
         inner, closing, rest = text[1:].partition(quote)
         is_plain = (

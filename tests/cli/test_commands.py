@@ -151,6 +151,8 @@ def test_fit_narrows_the_widest_only() -> None:
         (("stak", "PID"), 2, "did you mean stacks?"),
         (("stacks", "PID", "--timeout", "soon"), 2, "--timeout 'soon' is not a time"),
         (("stacks", "PID", "--time", "1"), 2, "unknown arguments --time 1"),
+        (("export", "PID", "--to", "chrme"), 2, "did you mean chrome?"),
+        (("top", "PID", "--wndow", "5s"), 2, "did you mean --window?"),
         ((), 2, "usage: sonde"),
     ],
 )

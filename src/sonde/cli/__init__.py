@@ -130,10 +130,23 @@ def _run(arguments: list[str]) -> int:
         arguments, rest = _split_command(arguments)
     parsed, unknown = parser.parse_known_args(arguments)
     if unknown:
-        raise ConfigError(f"unknown arguments {' '.join(unknown)}; see `sonde {chosen} --help`")
+        near = _find_near(parser, chosen, unknown[0])
+        hint = f"did you mean {near}? " if near else ""
+        raise ConfigError(
+            f"unknown arguments {' '.join(unknown)}; {hint}see `sonde {chosen} --help`"
+        )
     parsed.rest = rest
     code: int = parsed.run(parsed)
     return code
+
+
+def _find_near(parser: Parser, command: str | None, option: str) -> str | None:
+    """Return the option of a command that is meant by one that it has not."""
+    for action in parser._actions:
+        if isinstance(action, argparse._SubParsersAction) and command in action.choices:
+            near: str | None = action.choices[command].find_near(option)
+            return near
+    return None
 
 
 def _find_command(arguments: Sequence[str]) -> str | None:
@@ -163,7 +176,7 @@ def _split_command(arguments: list[str]) -> tuple[list[str], list[str]]:
 # ---- parsers -------------------------------------------------------------------------------------
 
 
-def make_parser(arguments: Sequence[str]) -> argparse.ArgumentParser:
+def make_parser(arguments: Sequence[str]) -> Parser:
     """Return a parser of the command that is called; of all names, if none of them is."""
     parser = Parser(
         prog="sonde", usage="sonde COMMAND [arguments]", allow_abbrev=False,

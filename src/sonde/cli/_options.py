@@ -74,6 +74,24 @@ def _fit(lines: Iterable[str], width: int) -> Iterator[str]:
 class Parser(argparse.ArgumentParser):
     """A parser whose errors are one line, as all errors of the tool are."""
 
+    def _check_value(self, action: argparse.Action, value: object) -> None:
+        """Name what is meant where a value is none of the choices."""
+        try:
+            super()._check_value(action, value)
+        except argparse.ArgumentError as error:
+            from difflib import get_close_matches  # only here: it is slow to import
+
+            near = get_close_matches(str(value), [str(one) for one in action.choices or ()], 1)
+            hint = f"; did you mean {near[0]}?" if near else ""
+            raise argparse.ArgumentError(action, error.message + hint) from None
+
+    def find_near(self, option: str) -> str | None:
+        """Return the option that is meant by one that there is not."""
+        from difflib import get_close_matches  # only here: it is slow to import
+
+        names = [name for action in self._actions for name in action.option_strings]
+        return next(iter(get_close_matches(option.partition("=")[0], names, 1)), None)
+
     def error(self, message: str) -> NoReturn:
         raise ConfigError(f"{message}; see `{self.prog} --help`")
 

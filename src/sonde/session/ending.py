@@ -122,10 +122,14 @@ def choose_ended(sessions: list[Session]) -> list[Session]:
 def describe_ends(sessions: Sequence[Session]) -> list[str]:
     """Return sentences about the processes that did not end in order, those that ended like most
     others first."""
+    ends_known = [(one, find_ending(one)) for one in sessions]
+    orderly = {one.meta.id for one, end in ends_known if end is not None and end.word == "ended"}
     alike: dict[str, list[Session]] = {}
-    for one in sessions:
-        end = find_ending(one)
-        if end is not None and end.word not in ("ended", "killed"):
+    for one, end in ends_known:
+        if end is None or end.word in ("ended", "killed"):
+            continue
+        # A pool ends its workers so when it is closed: Pool.terminate, or the end of its `with`.
+        if not (end.word == "SIGTERM" and one.meta.parent in orderly):
             alike.setdefault(end.sentence, []).append(one)
     told = sorted(alike.items(), key=lambda item: -len(item[1]))
     ends = [f"{_name_processes(those)} {sentence}" for sentence, those in told[:_MOST_ENDS]]
@@ -138,7 +142,7 @@ def _name_processes(sessions: Sequence[Session]) -> str:
         return f"{name_program(sessions[0].meta.argv)} (pid {sessions[0].pid})"
     pids = ", ".join(str(one.pid) for one in sessions[:_MOST_PIDS])
     more = ", \N{HORIZONTAL ELLIPSIS}" if len(sessions) > _MOST_PIDS else ""
-    return f"{len(sessions)} processes ({pids}{more}) each"
+    return f"{len(sessions)} processes ({pids}{more}): each"
 
 
 def find_exception(session: Session) -> str | None:
