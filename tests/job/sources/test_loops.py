@@ -58,7 +58,9 @@ def test_callbacks_that_keep_the_loop_are_told_with_their_line(run, how: str) ->
     holds = {row["callback"]: row for row in recording.query(HOLDS).to_pylist()}
     (loop,) = recording.query(
         "SELECT SUM(callbacks)::BIGINT AS callbacks, MAX(longest_ns) AS longest_ns, "
-        "SUM(wall_ns)::BIGINT AS wall_ns, SUM(idle_ns)::BIGINT AS idle_ns FROM python.event_loop"
+        "SUM(wall_ns)::BIGINT AS wall_ns, SUM(idle_ns)::BIGINT AS idle_ns, "
+        "SUM(held_ns)::BIGINT AS held_ns, COUNT(*) FILTER (held_ns + idle_ns > wall_ns) AS beyond "
+        "FROM python.event_loop"
     ).to_pylist()
     block, stop = holds["block"], holds["stop"]
     # On a busy machine the sampler may miss one.
@@ -70,3 +72,5 @@ def test_callbacks_that_keep_the_loop_are_told_with_their_line(run, how: str) ->
     assert holds.get("give_way", {"cpu_ns": 0})["cpu_ns"] < 0.25e9
     assert loop["callbacks"] > 100 and loop["longest_ns"] > 1e9
     assert loop["idle_ns"] < loop["wall_ns"] < 60e9
+    # stop() lasts from one row about the loop into others: each has its own part of it.
+    assert loop["beyond"] == 0 and loop["held_ns"] > 2e9

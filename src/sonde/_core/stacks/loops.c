@@ -75,7 +75,8 @@ static void write_hold(sonde_sampler *s, sonde_sampled_thread *thread)
     memcpy(words, &row, sizeof row);
     (void)sonde_ring_append(&s->holds, words,
                             (row.callback == 0 ? NO_CALLBACK : 0) | (row.wait == 0 ? NO_WAIT : 0));
-    loop->held_ns += row.dur_ns;
+    int64_t counted_ns = loop->written_ns > loop->sums_ns ? loop->written_ns : loop->sums_ns;
+    loop->held_ns += loop->seen_ns - counted_ns; /* never more than the sums' own time */
     loop->longest_ns = row.held_ns > loop->longest_ns ? row.held_ns : loop->longest_ns;
     loop->written_ns = loop->seen_ns;
     loop->samples = 0;
@@ -83,13 +84,19 @@ static void write_hold(sonde_sampler *s, sonde_sampled_thread *thread)
     memset(loop->wait_ns, 0, sizeof loop->wait_ns);
 }
 
-static void end_hold(sonde_sampler *s, sonde_sampled_thread *thread)
+/* Write what is not written of a callback that has kept the loop for long. */
+static void write_rest(sonde_sampler *s, sonde_sampled_thread *thread)
 {
     sonde_loop *loop = thread->loop;
     int is_long = loop->seen_ns - loop->since_ns >= s->interval_ns;
     if (loop->since_ns && is_long && loop->seen_ns > loop->written_ns)
         write_hold(s, thread);
-    loop->since_ns = 0;
+}
+
+static void end_hold(sonde_sampler *s, sonde_sampled_thread *thread)
+{
+    write_rest(s, thread);
+    thread->loop->since_ns = 0;
 }
 
 static void begin_sums(sonde_loop *loop, int64_t now_ns)
@@ -99,9 +106,10 @@ static void begin_sums(sonde_loop *loop, int64_t now_ns)
     loop->idle_ns = loop->held_ns = loop->longest_ns = 0;
 }
 
-static void write_sums(sonde_sampler *s, const sonde_sampled_thread *thread, int64_t now_ns)
+static void write_sums(sonde_sampler *s, sonde_sampled_thread *thread, int64_t now_ns)
 {
     sonde_loop *loop = thread->loop;
+    write_rest(s, thread); /* a callback that goes on belongs to these sums as far as it got */
     sonde_loop_row row = {
         .t_ns = now_ns,
         .thread = thread->tid,
