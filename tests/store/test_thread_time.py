@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import os
+from pathlib import Path
+
 import pytest
 
 import sonde
@@ -120,3 +123,64 @@ def test_frames_of_the_library_tell_a_queue_from_a_lock() -> None:
     assert refine_wait("sleep", [("Popen._wait", "/py/subprocess.py")]) == "child"
     assert refine_wait("lock", [("get", "/job/app.py")]) == "lock"
     assert refine_wait(None, []) == "other"
+
+
+NAPS = """
+import ctypes, time, sonde
+ctypes.CDLL(None).prctl(29, 1, 0, 0, 0)  # PR_SET_TIMERSLACK: the kernel wakes it in time
+folder = sonde.start(collector=False, follow=False, stack_every="2ms")
+def nap():
+    end = time.monotonic() + 2
+    while time.monotonic() < end:
+        time.sleep(2e-5)
+before = time.thread_time()
+nap()
+used = time.thread_time() - before
+sonde.stop()
+print(folder, used)
+"""
+NAP_KINDS = """
+SELECT kind, SUM(wall_ns)::BIGINT / 1e9 AS s FROM python.thread_time WHERE func = 'nap' GROUP BY kind
+"""
+
+
+def test_waits_that_are_over_before_they_are_seen_are_no_work(run) -> None:
+    folder, used = run(NAPS).stdout.split()
+    found = {row["kind"]: row["s"] for row in sonde.open(folder).query(NAP_KINDS).to_pylist()}
+    # On a busy machine most of the rest is time in which it waited for a CPU.
+    assert 0.7 < found["cpu"] / float(used) < 1.4, (found, used)
+    assert set(found) <= {"cpu", "cpu_queue", "sleep"} and sum(found.values()) > 1.5
+
+
+PLENTY = """
+import mmap, os, sys, time, sonde
+file = os.open(sys.argv[1], os.O_RDWR | os.O_CREAT | os.O_DIRECT)
+os.truncate(file, 2**24)
+page = mmap.mmap(-1, 4096)
+pages = range(0, 2**24, 4096)
+for at in pages:
+    os.pwritev(file, [page], at)
+folder = sonde.start(collector=False, follow=False, stack_every="2ms")
+end = time.monotonic() + 2
+while time.monotonic() < end:
+    for at in pages:
+        os.preadv(file, [page], at)
+        os.pwritev(file, [page], at)
+sonde.stop()
+print(folder)
+"""
+READ_KINDS = """
+SELECT DISTINCT kind FROM python.thread_time WHERE func = '<module>' AND lineno BETWEEN 12 AND 14
+"""
+
+
+def test_reads_and_writes_of_buffers_wait_for_the_disk(run, tmp_path: Path) -> None:
+    """Python calls preadv2 and pwritev2 for them, which were `other`."""
+    file = tmp_path / "file"
+    try:
+        os.close(os.open(file, os.O_RDWR | os.O_CREAT | os.O_DIRECT))
+    except OSError:
+        pytest.skip("the file system of temporary files knows no O_DIRECT")
+    folder = run(PLENTY, str(file)).stdout.strip()
+    kinds = {row["kind"] for row in sonde.open(folder).query(READ_KINDS).to_pylist()}
+    assert "disk" in kinds and kinds <= {"cpu", "cpu_queue", "disk"}

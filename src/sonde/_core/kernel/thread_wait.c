@@ -13,7 +13,8 @@
 #include <unistd.h>
 
 enum { FUTEX_PRIVATE = 128 };
-enum { FUTEX_WAITV = 449, EPOLL_PWAIT2 = 441, CLONE3 = 435 }; /* the same on all machines */
+enum { FUTEX_WAITV = 449, FACCESSAT2 = 439, EPOLL_PWAIT2 = 441, OPENAT2 = 437, CLONE3 = 435,
+       IO_URING_ENTER = 426 }; /* the same on all machines */
 
 const char *const sonde_wait_names[SONDE_WAIT_KINDS] = {
     [SONDE_WAIT_NONE] = "",         [SONDE_WAIT_OTHER] = "other",
@@ -102,8 +103,23 @@ static enum sonde_wait_kind find_kind(long number, const uint64_t args[6])
     case SYS_epoll_wait:
         return SONDE_WAIT_POLL;
     case SYS_open:
+    case SYS_creat:
     case SYS_stat:
+    case SYS_lstat:
+    case SYS_access:
+    case SYS_readlink:
+    case SYS_rename:
+    case SYS_link:
+    case SYS_symlink:
+    case SYS_unlink:
+    case SYS_mkdir:
+    case SYS_rmdir:
+    case SYS_chmod:
+    case SYS_chown:
+    case SYS_getdents:
         return SONDE_WAIT_DISK;
+    case SYS_pause:
+        return SONDE_WAIT_SLEEP;
     case SYS_vfork:
     case SYS_fork:
         return SONDE_WAIT_CHILD;
@@ -115,7 +131,11 @@ static enum sonde_wait_kind find_kind(long number, const uint64_t args[6])
 #endif
     case SYS_epoll_pwait:
     case EPOLL_PWAIT2:
+    case IO_URING_ENTER: /* for disks and networks alike */
         return SONDE_WAIT_POLL;
+    case SYS_rt_sigtimedwait: /* a signal is waited for, perhaps for ever */
+    case SYS_rt_sigsuspend:
+        return SONDE_WAIT_SLEEP;
     case SYS_connect:
     case SYS_accept:
     case SYS_accept4:
@@ -133,9 +153,16 @@ static enum sonde_wait_kind find_kind(long number, const uint64_t args[6])
     case SYS_pwrite64:
     case SYS_preadv:
     case SYS_pwritev:
+    case SYS_preadv2:
+    case SYS_pwritev2:
     case SYS_sendfile:
     case SYS_splice:
         return find_file((int)args[0]);
+    case SYS_mq_timedreceive: /* what another process of this machine sends */
+    case SYS_mq_timedsend:
+    case SYS_msgrcv:
+    case SYS_msgsnd:
+        return SONDE_WAIT_PIPE;
     case SYS_wait4:
     case SYS_waitid:
     case SYS_clone: /* the child of posix_spawn has not started its program yet */
@@ -147,15 +174,37 @@ static enum sonde_wait_kind find_kind(long number, const uint64_t args[6])
     case SYS_syncfs:
     case SYS_sync_file_range:
     case SYS_openat:
+    case OPENAT2:
     case SYS_close:
     case SYS_newfstatat:
+    case SYS_fstat:
     case SYS_statx:
+    case SYS_statfs:
+    case SYS_fstatfs:
+    case SYS_faccessat:
+    case FACCESSAT2:
+    case SYS_readlinkat:
+    case SYS_chdir:
     case SYS_getdents64:
     case SYS_unlinkat:
+#ifdef SYS_renameat
+    case SYS_renameat:
+#endif
     case SYS_renameat2:
+    case SYS_linkat:
+    case SYS_symlinkat:
     case SYS_mkdirat:
+    case SYS_fchmod:
+    case SYS_fchmodat:
+    case SYS_fchownat:
+    case SYS_utimensat:
+    case SYS_getxattr:
+    case SYS_setxattr:
     case SYS_fallocate:
+    case SYS_truncate:
     case SYS_ftruncate:
+    case SYS_fadvise64:
+    case SYS_readahead:
     case SYS_copy_file_range:
     case SYS_io_getevents:
     case SYS_msync:
@@ -163,6 +212,7 @@ static enum sonde_wait_kind find_kind(long number, const uint64_t args[6])
     case SYS_mmap:
     case SYS_munmap:
     case SYS_mprotect:
+    case SYS_mremap:
     case SYS_madvise:
     case SYS_brk:
         return SONDE_WAIT_FAULT;

@@ -66,7 +66,7 @@ static uint32_t find_node(sonde_sampler *s, sonde_sampled_thread *thread, sonde_
     return node;
 }
 
-/* Return what a thread waits for. Since 3.15 its state says when that is the GIL; else, and while it makes
+/* Return what a thread waits for that is not running. Since 3.15 its state says when that is the GIL; else, and while it makes
  * sure that another thread got the GIL, the GIL is told apart from other locks by where it lies. */
 static enum sonde_wait_kind find_wait(const sonde_sampled_thread *thread)
 {
@@ -77,6 +77,14 @@ static enum sonde_wait_kind find_wait(const sonde_sampled_thread *thread)
         sonde_interpreters_has_gil(thread->view.interpreter, (uintptr_t)found.lock))
         return SONDE_WAIT_GIL;
     return found.kind;
+}
+
+/* Return what a thread waits for whose CPU clock stood at `cpu_ns` just now: many waits for a disk or for
+ * memory take 20 us, and are over when its stack has been read. On a busy machine it may be waiting only
+ * for the CPU that we have. */
+static enum sonde_wait_kind find_wait_now(const sonde_sampled_thread *thread, int64_t cpu_ns)
+{
+    return sonde_thread_cpu(thread->tid) == cpu_ns ? find_wait(thread) : SONDE_WAIT_NONE;
 }
 
 /* Sample one thread. Returns 0 if it has ended. */
@@ -93,6 +101,7 @@ static int sample_one(sonde_sampler *s, sonde_sampled_thread *thread, int everyo
         sonde_sample_count(s, thread, &facts);
         return 1;
     }
+    enum sonde_wait_kind wait = find_wait_now(thread, cpu_ns);
     enum sonde_frames_result found = SONDE_FRAMES_TORN;
     uint32_t interpreter = 0, node = find_node(s, thread, &stack, &found, &interpreter);
     if (found == SONDE_FRAMES_GONE)
@@ -106,6 +115,7 @@ static int sample_one(sonde_sampler *s, sonde_sampled_thread *thread, int everyo
         /* A new thread: until it runs, its state has the id of the thread that made it. */
         thread->tid = stack.tid;
         cpu_ns = sonde_thread_cpu(thread->tid);
+        wait = find_wait_now(thread, cpu_ns);
         thread->cpu_ns = -1;
     }
     int64_t used_ns = thread->cpu_ns < 0 ? count_first(s, now_ns, cpu_ns) : cpu_ns - thread->cpu_ns;
@@ -126,8 +136,7 @@ static int sample_one(sonde_sampler *s, sonde_sampled_thread *thread, int everyo
     thread->look_ns = 0;
     s->sums.cut += node != 0 && stack.is_cut;
     if (node) {
-        /* On a busy machine it may be waiting only for the CPU that we have just now. */
-        thread->wait = sonde_thread_cpu(thread->tid) == cpu_ns ? find_wait(thread) : SONDE_WAIT_NONE;
+        thread->wait = wait;
         sonde_loop_see(s, thread, &stack);
         sonde_sample_facts facts = {now_ns, used_ns, thread->wait, is_same, everyone};
         sonde_sample_count(s, thread, &facts);
