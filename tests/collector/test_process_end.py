@@ -4,13 +4,16 @@ from __future__ import annotations
 
 import os
 import signal
+import time
+from pathlib import Path
 
 import pytest
 
 from conftest import wait_for
+from sonde.collector.drain import Drain, seal
 from sonde.collector.process_end import KillCounts, ProcessEnd
 from sonde.collector.sensors._files import Reader
-from sonde.session import Session, list_sessions
+from sonde.session import Session, kernel_kills, list_sessions
 from sonde.session.ending import Ending, find_ending
 
 WAIT = """
@@ -91,6 +94,38 @@ def test_the_machines_own_counters_are_read(start) -> None:
     process.wait()
     found = see_end(session, end)  # only newer kernels tell the signal now
     assert (found.state, found.out_of_memory) == ("killed", None)
+
+
+@pytest.mark.parametrize("whose", ["Memory cgroup out", "Out"])
+def test_the_kernels_log_says_it_where_the_collector_was_killed_first(
+    start, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, whose: str
+) -> None:
+    process = start(WAIT)
+    process.kill()
+    process.wait()
+    (session,) = list_sessions(os.environ["SONDE_DIR"])
+    log, others, hour_us = tmp_path / "kmsg", "started a thing", 3600 * 10**6
+    now_us = time.monotonic_ns() // 1000
+    monkeypatch.setattr(kernel_kills, "_LOG", str(log))
+    for pid, at_us, word in [
+        (process.pid, now_us + hour_us, "killed"),
+        (process.pid + 1, now_us, "killed"),
+        (process.pid, now_us, "out of memory"),
+    ]:
+        text = f"{whose} of memory: Killed process {pid} (python) total-vm:1kB"
+        log.write_text(f"6,1,{at_us},-;{others}\n3,2,{at_us},-;{text}\n")
+        monkeypatch.setattr(kernel_kills, "_read", None)
+        found = find_ending(session)
+        assert found is not None and found.word == word
+    for path in session.find_rings():
+        Drain(session, path).run(0.0, 0.0, ended=True)
+    seal(session)
+    assert session.read_sealed() is not None
+    log.unlink()  # a later reader may not read it, or it has forgotten
+    monkeypatch.setattr(kernel_kills, "_read", None)
+    found = find_ending(session)
+    assert found is not None and found.word == "out of memory"
+    assert found.signal == "SIGKILL" and ("its cgroup" in found.sentence) == ("cgroup" in whose)
 
 
 @pytest.mark.skipif(not TELLS_LATER, reason="this kernel forgets processes that were waited for")

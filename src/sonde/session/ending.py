@@ -10,6 +10,7 @@ from sonde import _core
 from sonde.errors import Damaged
 from sonde.session import stack_table
 from sonde.session.folder import Session
+from sonde.session.kernel_kills import find_kill
 from sonde.session.records import Exit
 from sonde.session.ring import Ring
 from sonde.words import name_program
@@ -108,7 +109,17 @@ def find_ending(session: Session) -> Ending | None:
         if exception is not None:
             status = None if known is None else known.status
             known = Exit(status=status, exception=exception)
+    if state == "killed" and (known is None or known.status is None):
+        known = find_kernel_kill(session) or known
     return Ending(state, known)
+
+
+def find_kernel_kill(session: Session) -> Exit | None:
+    """Return how a killed process ended that nobody saw, if the kernel killed it for memory."""
+    sealed = session.read_sealed()
+    end_wall_ns = find_end_wall_ns(session) if sealed is None else sealed.end_wall_ns
+    lack = find_kill(session.pid, end_wall_ns)
+    return None if lack is None else Exit(status=int(signal.SIGKILL), out_of_memory=lack)
 
 
 def choose_ended(sessions: list[Session]) -> list[Session]:
