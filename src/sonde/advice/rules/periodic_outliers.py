@@ -59,22 +59,13 @@ device AS (
   SELECT host, pid, step, SUM(dur_ns) / 1e9 AS device_s FROM python.cuda_call
   WHERE {{inside}} AND thread = pid AND (kind = 'synchronize' OR direction = 'device to host')
   GROUP BY 1, 2, 3),
-moment AS (
-  SELECT host, pid, t_ns, step, t_ns + whole_s * 1e9 AS end_ns, NULL AS stack, NULL AS wall_ns,
-         NULL AS worked_ns
-  FROM whole UNION ALL
-  SELECT host, pid, t_ns, NULL, NULL, stack, wall_ns,
-         CASE WHEN idle THEN wall_ns ELSE LEAST(cpu_ns, wall_ns) END
-  FROM python.stack_sample WHERE {{inside}} AND thread = pid),
 sample AS MATERIALIZED (
-  SELECT host, pid, step, stack, wall_ns - worked_ns AS queue_ns, worked_ns
-  FROM (SELECT host, pid, t_ns, stack, wall_ns, worked_ns,
-               LAST_VALUE(step IGNORE NULLS) OVER before AS step,
-               LAST_VALUE(end_ns IGNORE NULLS) OVER before AS end_ns
-        FROM moment
-        WINDOW before AS (PARTITION BY host, pid ORDER BY t_ns, step NULLS LAST
-                          ROWS UNBOUNDED PRECEDING))
-  WHERE stack IS NOT NULL AND t_ns <= end_ns),
+  SELECT r.host, r.pid, s.step, r.stack, r.wall_ns - r.worked_ns AS queue_ns, r.worked_ns
+  FROM (SELECT host, pid, t_ns, stack, wall_ns,
+               CASE WHEN idle THEN wall_ns ELSE LEAST(cpu_ns, wall_ns) END AS worked_ns
+        FROM python.stack_sample WHERE {{inside}} AND thread = pid AND stack IS NOT NULL) AS r
+  ASOF JOIN whole AS s ON r.host = s.host AND r.pid = s.pid AND r.t_ns >= s.t_ns
+  WHERE r.t_ns <= s.t_ns + s.whole_s * 1e9),
 loading AS (
   SELECT DISTINCT stack FROM python.frame WHERE file LIKE '%/torch/utils/data/dataloader.py'),
 queue AS (
