@@ -28,7 +28,7 @@ SELECT SUM(idle_ns) AS idle_ns FROM (
 # The stacks come as one text: to plan VALUES of a thousand rows takes longer than to answer.
 _FACTS = """
 WITH wanted AS MATERIALIZED (
-  SELECT word[1]::INT AS place, word[2]::BIGINT AS stack, word[3]::BOOLEAN AS is_waiting
+  SELECT word[1]::INT AS place, word[2]::HUGEINT AS stack, word[3]::BOOLEAN AS is_waiting
   FROM (SELECT string_split(unnest(string_split('{wanted}', ';')), ' ') AS word)),
 seen AS (
   SELECT place, host, pid, thread, t_ns, wall_ns, wait, is_waiting,
