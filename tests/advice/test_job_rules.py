@@ -327,15 +327,20 @@ def test_long_steps_are_critical_only_if_they_recur_and_are_explained(
     assert Tally([verdict], danger=False).severity == most
 
 
-@pytest.mark.parametrize(("travels_idle", "is_told"), [(True, True), (False, False)])
-def test_only_sleep_in_collectives_is_lost_to_them(travels_idle: bool, is_told: bool) -> None:
-    """Two ranks, 100 steps of 100 ms; the last 40 ms of each are a collective. In one case the loop
+def judge_travel(*, travels_idle: bool, queue_pct: float = 5.0, busy_pct: float = 99.0) -> Verdict:
+    """Return what is said of two ranks, 100 steps of 100 ms; the last 40 ms of each are a collective. In one case the loop
     sleeps in it, in the other it sleeps before, for data, and works in it."""
     (rule,) = load_rules(["comm_bound"])
     idle_at = "number % 10 >= 6" if travels_idle else "number % 10 < 6"
     with duckdb.connect() as connection:
         connection.execute(f"""
             CREATE SCHEMA python;
+            CREATE TABLE cpu_now AS
+              SELECT make_timestamptz(0) AS ts, 'one' AS host, {busy_pct} AS busy_pct, 2 AS cores;
+            CREATE TABLE cgroup_now(ts TIMESTAMPTZ, host TEXT, allowed_cores INT);
+            CREATE TABLE process_now AS
+              SELECT make_timestamptz(0) AS ts, 'one' AS host, rank AS process,
+                     {queue_pct} AS run_wait_pct FROM range(2) AS ranks(rank);
             CREATE TABLE python.torch_step AS
               SELECT make_timestamptz(0) AS ts, 'one' AS host, rank AS pid, rank, number AS step,
                      number * 100000000 AS t_ns, 100000000 AS dur_ns, 'optimizer' AS ended_by
@@ -350,12 +355,35 @@ def test_only_sleep_in_collectives_is_lost_to_them(travels_idle: bool, is_told: 
               FROM range(1000) AS samples(number), range(2) AS ranks(rank)
         """)
         words = {"piece": "0", "inside": "TRUE", "main_step": "TRUE"}
-        found = connection.execute(rule.module.SQL.format(**words, **rule.limits))
+        sql = rule.module.SQL  # DuckDB has a `system` of its own
+        for table in ("cpu", "cgroup", "process"):
+            sql = sql.replace(f"system.{table}", f"{table}_now")
+        found = connection.execute(sql.format(**words, **rule.limits))
         make = namedtuple("Found", [column[0] for column in found.description])
         (verdict,) = rule.module.judge([make(*row) for row in found.fetchall()], rule.limits)
     assert verdict.evidence["travelling_pct"] == pytest.approx(40)
+    return verdict
+
+
+@pytest.mark.parametrize(("travels_idle", "is_told"), [(True, True), (False, False)])
+def test_only_sleep_in_collectives_is_lost_to_them(travels_idle: bool, is_told: bool) -> None:
+    verdict = judge_travel(travels_idle=travels_idle)
     assert verdict.fired == is_told
     assert verdict.lost_pct == pytest.approx(40 if is_told else 0)
+
+
+@pytest.mark.parametrize(
+    ("queue_pct", "busy_pct", "severity"),
+    [(85.0, 99.0, "info"), (5.0, 99.0, "critical"), (85.0, 30.0, "critical")],
+    ids=["processors are short", "ranks get them", "processors are free"],
+)
+def test_ranks_that_lack_processors_are_not_accused_of_communicating(
+    queue_pct: float, busy_pct: float, severity: str
+) -> None:
+    verdict = judge_travel(travels_idle=True, queue_pct=queue_pct, busy_pct=busy_pct)
+    assert verdict.fired
+    assert Tally([verdict], danger=False).severity == severity
+    assert ("processors" in verdict.title) == (severity == "info")
 
 
 def test_steps_that_are_longer_from_a_moment_on_are_not_called_outliers_as_well() -> None:
