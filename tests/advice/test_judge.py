@@ -296,6 +296,32 @@ def test_a_symptom_that_is_worse_than_its_cause_is_told() -> None:
     assert [finding.rule for finding in advice.findings] == ["symptom", "cause"]
 
 
+@pytest.mark.parametrize(("cause", "told"), [("warning", "info"), ("info", "critical")])
+def test_a_symptom_is_only_mentioned_beside_a_cause_that_is_worth_a_warning(
+    cause: str, told: str
+) -> None:
+    rules = (
+        make_rule(
+            "symptom",
+            BESIDE=("cause",),
+            verdict=lambda row: Verdict(row.piece, True, lost_pct=50.0, readings=99),
+        ),
+        make_rule(
+            "cause", verdict=lambda row: Verdict(row.piece, True, severity=cause, readings=99)
+        ),
+    )
+    found = {one.rule: one.severity for one in ask(record(40), *rules).findings}
+    assert found == {"symptom": told, "cause": cause}
+
+
+def test_a_loss_of_less_than_a_hundredth_of_the_time_is_not_told() -> None:
+    def lose(lost_pct: float, danger: bool = False) -> bool:
+        return Tally([Verdict(0, True, lost_pct=lost_pct)], danger).is_found
+
+    assert lose(1.5) and not lose(0.4)
+    assert lose(0.4, danger=True)  # seeing it once is enough
+
+
 @pytest.mark.parametrize("pieces", [4, 2])
 def test_where_others_have_the_processors_times_are_only_mentioned(pieces: int) -> None:
     def is_crowd(row):

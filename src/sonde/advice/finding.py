@@ -17,7 +17,7 @@ from sonde.words import clean, show_bytes, show_duration
 
 # The words and shares of OpenPAI's profiler.
 VOTES = ((0.8, "most"), (0.3, "several"), (0.0, "a little"))
-_WARNING_PCT, _CRITICAL_PCT = 10.0, 20.0  # of the time lost
+_LEAST_PCT, _WARNING_PCT, _CRITICAL_PCT = 1.0, 10.0, 20.0  # of the time lost
 _TO_WARN, _TO_BE_CRITICAL = 2, 20  # readings, or steps
 _HIGH, _MEDIUM = 0.7, 0.35
 
@@ -181,8 +181,12 @@ class Tally:
 
     @property
     def is_found(self) -> bool:
-        """Is it worth reporting? What only a few pieces show is noise, unless it is a danger."""
-        return self.votes in ("most", "several") or (self.danger and self.votes != "none")
+        """Is it worth reporting? What only a few pieces show is noise, and what costs less than a
+        hundredth of the time nobody's trouble, unless it is a danger."""
+        if self.danger:
+            return self.votes != "none"
+        costs = self.lost_pct is None or self.lost_pct >= _LEAST_PCT
+        return costs and self.votes in ("most", "several")
 
     @property
     def is_by_others(self) -> bool:
@@ -302,5 +306,17 @@ def doubt_in_crowd(tallies: list[tuple[Any, Tally]]) -> list[tuple[Any, Tally]]:
         return tallies
     return [
         (rule, replace(tally, most=getattr(rule.module, "CROWD", tally.most)))
+        for rule, tally in tallies
+    ]
+
+
+def doubt_effects(tallies: list[tuple[Any, Tally]]) -> list[tuple[Any, Tally]]:
+    """Where a rule warns of what makes another one fire (BESIDE), that one is only mentioned: its
+    cause cannot explain all of it, perhaps, but is what people should look at."""
+    warned = {rule.name for rule, tally in tallies if LEVELS.index(tally.severity) > 0}
+    return [
+        (rule, replace(tally, most=LEVELS[0]))
+        if warned.intersection(getattr(rule.module, "BESIDE", ()))
+        else (rule, tally)
         for rule, tally in tallies
     ]

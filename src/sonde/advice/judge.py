@@ -15,6 +15,7 @@ from sonde.advice.finding import (
     Finding,
     Outcome,
     Tally,
+    doubt_effects,
     doubt_in_crowd,
     put_causes_first,
 )
@@ -197,7 +198,7 @@ def judge(
         outcomes.append(outcome)
         if tally is not None and tally.is_found:
             tallies.append((rule, tally))
-    tallies = _leave_out(doubt_in_crowd(tallies), outcomes)
+    tallies = _leave_out(doubt_effects(doubt_in_crowd(tallies)), outcomes)
     wanted = [(rule.find_line(tally), tally.fired) for rule, tally in tallies]
     lines = find_lines(recording, period, wanted)
     sessions = (whole or recording).sessions

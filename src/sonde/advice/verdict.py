@@ -21,6 +21,8 @@ often in the pieces that fired), `DANGER = True` (seeing it once is enough to re
 `FIRST = True` (it comes before all others, however severe they are: nothing moves),
 `MOST = "warning"` (the cause is inferred and not measured, so it is never critical),
 `UNLESS = ("input_bound",)` (rules that say more: a symptom is not reported beside its cause),
+`BESIDE = ("input_bound",)` (rules that name what makes it fire: while one of them warns, it is only
+mentioned),
 `BEHIND = ("costly_calls",)` (rules whose findings at the same line come first: its causes),
 `CROWD = "info"` (no more severe than this while other programs have the processors),
 `COMPARES = True` (it looks at all processes of a job, however many),

@@ -19,6 +19,7 @@ from sonde.advice.verdict import LEVELS, Limit, Limits, Rows, Verdict
 
 CROWD = "info"
 UNLESS = ("step_change", "slower_steps")  # from some moment on, long steps are the usual ones
+BESIDE = ("input_bound", "memory_creep", "recompilation", "slower_steps", "step_change")
 NEEDS = ("python.torch_step.dur_ns",)
 AT_ONCE = True  # how many steps lie between two outliers cannot be told across gaps
 LIMITS = {
