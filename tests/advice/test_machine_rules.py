@@ -247,6 +247,13 @@ def test_growth_of_half_a_minute_is_mentioned() -> None:
     assert finding.severity == "critical"
 
 
+def test_a_program_that_fills_up_at_its_start_is_not_told_to_grow() -> None:
+    grows = {"process": lambda t: {"rss_bytes": round(GB / 4 + 1e6 * t)}}
+    assert not judge(record(40, **grows), "memory_creep").findings
+    (finding,) = judge(record(90, **grows), "memory_creep").findings
+    assert finding.severity == "info"
+
+
 def test_growth_names_its_line_or_how_to_find_it() -> None:
     (rule,) = load_rules(["memory_creep"])
     line = {"file": "/job/app.py", "lineno": 7, "func": "parse", "type": "str", "grown_bytes": 4e8}

@@ -28,6 +28,9 @@ LIMITS = {
     "fit": Limit(0.8, "how straight the growth is (R²)"),
     "parts": Limit(12, "parts of the time, with as many readings in each, that are compared"),
     "long_s": Limit(60, "judged, below which growth may be the start: it is only mentioned"),
+    "short_bytes": Limit(
+        60e6, "growth that is worth a word in less time than that, if the heap was not recorded"
+    ),
     "heap_pct": Limit(30, "of the growth at one line, if the heap is recorded, to name the line"),
 }
 # The last reading may show a process that ends, and has given back much of its memory. Workers
@@ -92,10 +95,14 @@ def judge(rows: Rows, limits: Limits) -> Iterator[Verdict]:
     for (_host, pid, own), processes in lines.items():
         long = [line for line in processes.values() if len(line) >= _FEWEST]
         growth = sum(_find_growth(line, limits) for line in long)
+        has_heap = bool(long) and long[0][0].heap_bytes is not None
+        # Allocators, caches of kernels and lazy imports fill up at the start of every program.
+        is_start = not has_heap and _find_passed(long) < limits.long_s
+        least = max(limits.least_bytes, limits.short_bytes) if is_start else limits.least_bytes
         title, todo, line = ("", "", "") if own else (*_WORKERS, "")
         evidence = {"grown_bytes": growth, "size_bytes": sum(line[-1].bytes for line in long),
                     "processes": len(long)}  # fmt: skip
-        if own and long and long[0][0].heap_bytes is not None:
+        if own and has_heap:
             title, todo, line = _name_line(long[0][0], growth, limits)
             evidence["python_heap_grown_bytes"] = long[0][0].heap_bytes
         elif own:
@@ -106,7 +113,7 @@ def judge(rows: Rows, limits: Limits) -> Iterator[Verdict]:
         readings = sum(row.readings for line in long for row in line)
         # A growth is one of the whole time: every piece has the same to say.
         for piece in pieces:
-            yield Verdict(piece, growth >= limits.least_bytes, evidence,
+            yield Verdict(piece, growth >= least, evidence,
                           severity=_find_level(long, growth, limits), who=who,
                           title=title, todo=todo, line=line,
                           readings=max(1, readings // len(pieces)))  # fmt: skip
@@ -120,10 +127,14 @@ def _find_growth(line: list[Any], limits: Limits) -> float:
     return 0.0 if trend is None or is_small else trend.growth
 
 
+def _find_passed(long: list[list[Any]]) -> float:
+    """Return over how many seconds the processes were seen."""
+    return max((line[-1].end_s - line[0].begin_s for line in long), default=0.0)
+
+
 def _find_level(long: list[list[Any]], growth: float, limits: Limits) -> str:
     """Return the severity; of what is small, or may be the start of a program, it is a mention."""
-    passed_s = max(line[-1].end_s - line[0].begin_s for line in long)
-    if growth < limits.grown_bytes or passed_s < limits.long_s:
+    if growth < limits.grown_bytes or _find_passed(long) < limits.long_s:
         return "info"
     return "critical" if growth >= limits.critical_bytes else "warning"
 
