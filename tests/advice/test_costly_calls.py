@@ -103,6 +103,24 @@ def test_what_a_program_may_be_for_is_only_mentioned(change: dict[str, object]) 
     assert (found.lost_pct, found.severity) == (None, "info")
 
 
+@pytest.mark.parametrize(
+    ("change", "severity"),
+    [
+        ({"name": "requests_in_turn", "waiting_pct": 97.0, "time_pct": 98.0}, "info"),
+        ({"name": "requests_in_turn", "waiting_pct": 60.0, "time_pct": 61.0}, "warning"),
+        ({"name": "subprocess_per_item", "time_pct": 97.0}, "info"),
+        ({"name": "subprocess_per_item", "time_pct": 60.0}, "warning"),
+        ({"name": "fsync", "time_pct": 97.0}, "warning"),
+    ],
+)
+def test_a_driver_that_does_nothing_else_may_be_meant_to_go_one_by_one(
+    change: dict[str, object], severity: str
+) -> None:
+    found = judge(change)
+    assert found.fired and found.lost_pct >= 60  # what it would gain is told in any case
+    assert Tally([found._replace(readings=99)], danger=False, most="warning").severity == severity
+
+
 def test_lines_with_the_same_kind_of_call_are_added_up() -> None:
     found = judge({"time_pct": 30.0}, {"time_pct": 25.0, "lineno": 20})
     assert found.evidence["time_pct"] == 55

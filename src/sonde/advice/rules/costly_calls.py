@@ -16,7 +16,7 @@ from sonde.advice.costly_calls import CALLS as LIBRARIES
 from sonde.advice.costly_calls import LONG, SHORT, WAITING, WORKING, CostlyCall
 from sonde.advice.costly_data import WAYS
 from sonde.advice.rules._code import FILES, SUMS, show_place
-from sonde.advice.verdict import Limit, Limits, Rows, Verdict, group
+from sonde.advice.verdict import LEVELS, Limit, Limits, Rows, Verdict, group
 
 MOST = "warning"
 UNLESS = ("deadlock", "hang")
@@ -39,6 +39,11 @@ LIMITS = {
         50,
         "of the time at a sleep, less the sleep itself, spent waiting for a processor: what it "
         "used, it used before",
+    ),
+    "alone_pct": Limit(
+        90,
+        "of a thread's time spent calling others one after the other, from which the program does "
+        "nothing else: that may be what it is there for, and it is only mentioned",
     ),
     "brief_pct": Limit(
         50,
@@ -184,6 +189,7 @@ LEFT JOIN (
   FROM thread JOIN process USING (piece, host, pid)) AS able USING (piece, host, pid, thread)
 """
 _BY_NAME = {one.name: one for one in CALLS}
+_IN_TURN = ("requests_in_turn", "subprocess_per_item")
 _ONCE = {one.title for one in CALLS if one.is_once}
 
 
@@ -235,7 +241,14 @@ def _judge_process(piece: int, rows: list[Any], limits: Limits) -> Verdict:
         piece, True, evidence, lost_pct=share if _is_severe(worst) else None, severity="info",
         readings=rows[0].readings, who=who, title=kind.title,
         todo=kind.instead, line=show_place(worst.file, worst.lineno, worst.func),
+        most=LEVELS[-1] if _is_worth_more(worst, limits) else LEVELS[0],
     )  # fmt: skip
+
+
+def _is_worth_more(row: Any, limits: Limits) -> bool:
+    """Return whether it may be more than mentioned. A driver that hands one thing after the other
+    to others, and does nothing else, may be meant to: a test of a server, a build, a backup."""
+    return row.name not in _IN_TURN or _share(row) < limits.alone_pct
 
 
 def _find_innermost(worst: Any, hits: list[Any], limits: Limits) -> Any:
