@@ -105,8 +105,9 @@ int sonde_spawn(char *const argv[], char *const envp[], int line, int may_hold)
                      .caller = may_hold ? getpid() : 0};
     sigset_t all, before;
     sigfillset(&all);
+    /* A filter may have come since the caller looked. It may also forbid to give the stacks back: they stay. */
     if (sonde_has_later_filter())
-        return -EPERM; /* it may have come since the caller looked; the stacks stay, because that may be forbidden, too */
+        return -EPERM;
     /* A handler of the job must not run in a clone that shares its memory. */
     pthread_sigmask(SIG_SETMASK, &all, &before);
     int pid = clone(detach, stacks + STACK_BYTES, CLONE_VM | CLONE_VFORK, &job);

@@ -66,8 +66,9 @@ static uint32_t find_node(sonde_sampler *s, sonde_sampled_thread *thread, sonde_
     return node;
 }
 
-/* Return what a thread waits for that is not running. Since 3.15 its state says when that is the GIL; else, and while it makes
- * sure that another thread got the GIL, the GIL is told apart from other locks by where it lies. */
+/* Return what a thread that is not running waits for. Since 3.15 its state says when that is the GIL; else,
+ * and while it makes sure that another thread got the GIL, the GIL is told apart from other locks by where it
+ * lies. */
 static enum sonde_wait_kind find_wait(const sonde_sampled_thread *thread)
 {
     if (sonde_frames_wants_gil(thread->inner.state ? thread->inner.state : thread->view.state))
