@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import signal
 import time
 from collections.abc import Sequence
@@ -116,6 +117,8 @@ def find_ending(session: Session) -> Ending | None:
 
 def find_kernel_kill(session: Session) -> Exit | None:
     """Return how a killed process ended that nobody saw, if the kernel killed it for memory."""
+    if session.host != os.uname().nodename:
+        return None  # our log tells of this machine's processes only
     sealed = session.read_sealed()
     end_wall_ns = find_end_wall_ns(session) if sealed is None else sealed.end_wall_ns
     lack = find_kill(session.pid, end_wall_ns)
