@@ -158,6 +158,22 @@ def test_a_span_that_takes_longer_is_told(root) -> None:
     assert (slow.before, slow.after) == (20, 45)
 
 
+def test_a_run_that_did_more_and_each_piece_faster_is_not_slower(root, sonde_cli) -> None:
+    """A program that runs for a given time may take a little longer to end; its work tells."""
+    before = record(20, span=lambda t: [orders(95)(t) for _ in range(10)])
+    after = record(26, span=lambda t: [orders(1)(t) for _ in range(800)])
+    found = compare(before, after)
+    assert (found.verdict, find(found, "run").verdict) == ("better", "different")
+    told = sonde_cli("compare", before, after).stdout
+    assert told.startswith("much faster: span order, 95 → 1 ms a span; the run took 1")
+
+
+def test_a_run_that_did_the_same_work_is_judged_by_its_length(root) -> None:
+    before = record(20, span=lambda t: [orders(95)(t) for _ in range(10)])
+    after = record(30, span=lambda t: [orders(95)(t) for _ in range(10)])
+    assert find(compare(before, after), "run").verdict == "worse"
+
+
 def test_two_stretches_of_one_recording(root) -> None:
     fast, slow = steps(), steps(input_wait=0.05)
     folder = record(60, torch_step=lambda s: fast(s) if s < 30 else slow(s), **NOTHING)

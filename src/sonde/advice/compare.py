@@ -12,15 +12,14 @@ from typing import NamedTuple
 
 from sonde.advice import compare_awaits, compare_measures, compare_waits
 from sonde.advice.compare_measures import Measure
+from sonde.advice.compare_runs import did_other_work, find_runs
 from sonde.advice.finding import Finding
 from sonde.advice.judge import PIECE_S, judge, load_rules
 from sonde.advice.period import Period, find_period
 from sonde.analysis.code_names import shorten_file
 from sonde.errors import Error
-from sonde.session.ending import find_ending
 from sonde.store.held import HeldRecording
 from sonde.store.recording import open_recording
-from sonde.words import name_program
 
 PIECES = 20  # that each period is cut into; their spread is the noise
 FEWEST = 5  # pieces that must have a number for a verdict
@@ -28,8 +27,6 @@ SHORTEST_S = 1.0  # of a piece: the sensors take a reading once a second
 _SURE = 1.96  # standard errors: 19 times in 20
 _SURE_OF_MANY = 4.0  # of hundreds of functions, some differ by chance
 _SMALL = 0.02  # of a step: functions and modules that take less are left out
-# Programs that run until somebody ends them.
-_SERVERS = {"celery", "daphne", "gunicorn", "hypercorn", "uvicorn", "waitress-serve"}
 STARVATION = compare_measures.STARVATION.name
 WORSE, BETTER, SAME, UNCLEAR, OTHER = "worse", "better", "same", "unclear", "different"
 
@@ -86,15 +83,22 @@ class Comparison:
         worst."""
         names = compare_measures.STEP.name, compare_measures.RUN.name
         steps = [change for change in self.changes if change.name in names]
-        judged = steps or self.requests or [c for c in self.changes if c.verdict in (WORSE, BETTER)]
+        if steps and steps[0].verdict == OTHER:  # the runs did not do the same work
+            judged = self._find_work(compare_measures.REQUESTS, compare_measures.SPANS)
+        else:
+            judged = steps or self.requests
+        judged = judged or [c for c in self.changes if c.verdict in (WORSE, BETTER)]
         words = [change.verdict for change in judged]
         return next((word for word in (WORSE, BETTER, UNCLEAR) if word in words), SAME)
 
     @property
     def requests(self) -> list[Change]:
         """The routes and tasks whose time changed by more than noise, the most first."""
-        unit = compare_measures.REQUESTS.unit
-        return [c for c in self.code if c.unit == unit and c.verdict in (WORSE, BETTER)]
+        return self._find_work(compare_measures.REQUESTS)
+
+    def _find_work(self, *measures: Measure) -> list[Change]:
+        units = [measure.unit for measure in measures]
+        return [c for c in self.code if c.unit in units and c.verdict in (WORSE, BETTER)]
 
     @property
     def is_worse(self) -> bool:
@@ -124,7 +128,7 @@ def compare(before: str, after: str, *, keeps_memory: bool = False) -> Compariso
         sides_read = [(recording, cut) for _, recording, cut in found]
         has_window = any(any(split_target(words)[1:]) for words in (before, after))
         owners: compare_waits.Owners = {}
-        runs_s = None if has_window else _find_runs(sides_read)
+        runs_s = None if has_window else find_runs(sides_read)
         rows, missing = read_changes(sides_read, runs_s, owners)
         rows = _doubt_gains(rows)
         code = [row for row, measure in rows if measure.is_keyed]
@@ -182,21 +186,6 @@ def _list_all() -> Iterator[Measure]:
 Pieces = dict[str, list[float]]  # by key
 
 
-def _find_runs(sides: Sequence[tuple[HeldRecording, Period]]) -> list[float] | None:
-    """Return how many seconds both ran, if they are whole runs of one program: those can be
-    compared as such, where the program has no steps. The time to start is left out. How long a
-    server ran, or what a signal has ended, says nothing."""
-    firsts = [recording.sessions[0] for recording, _ in sides]
-    programs = {name_program(one.meta.argv) for one in firsts}
-    states = [one.find_state() for recording, _ in sides for one in recording.sessions]
-    ends = [find_ending(one) for one in firsts]
-    if len(programs) > 1 or "running" in states or programs & _SERVERS:
-        return None
-    if any(end is not None and end.signal for end in ends):
-        return None
-    return [(cut.end_ns - cut.start_ns) / 1e9 for _, cut in sides]
-
-
 def read_changes(
     sides: Sequence[tuple[HeldRecording, Period]], runs_s: Sequence[float] | None = None,
     owners: compare_waits.Owners | None = None,
@@ -212,6 +201,7 @@ def read_changes(
              for (recording, cut), learns in zip(sides, (None, owners), strict=True)]  # fmt: skip
     if not _find_lack(requests, [one[requests.name] for one in known]):
         runs_s = None  # who answers requests is compared by them: it runs for as long as it is let
+    other_work = runs_s is not None and did_other_work(sides, runs_s)
     for measure in _list_all():
         # By steps where both have them.
         if measure is (
@@ -226,13 +216,15 @@ def read_changes(
             continue
         counts = [cut.count for _, cut in sides]
         is_work = measure.unit in compare_measures.SHARES and measure.name != STARVATION
-        by_run = runs_s if is_work and step_ms is None else None
+        by_run = runs_s if is_work and step_ms is None and not other_work else None
         found += _weigh_all(measure, numbers, counts, step_ms, by_run)
         if measure is compare_measures.STEP:
             step_ms = max(row.before for row, _ in found)
     found += _weigh_awaits(sides)
     if runs_s is not None and step_ms is None:
-        found.insert(0, (_weigh_runs(*runs_s), compare_measures.RUN))
+        run = _weigh_runs(*runs_s)
+        run = replace(run, verdict=OTHER) if other_work and run.verdict != SAME else run
+        found.insert(0, (run, compare_measures.RUN))
     return found, missing
 
 

@@ -273,8 +273,15 @@ WORK: tuple[WorkKind, ...] = (
     ),
     WorkKind(
         "looking at its own code",
-        ("inspect", "traceback", "linecache", "typing", "warnings", "abc", "dis", "gc"),
+        ("inspect", "traceback", "linecache", "typing", "warnings", "abc", "dis"),
         "do not look at stacks, signatures or types each time: do it once and keep the answer",
+    ),
+    WorkKind(
+        "collecting garbage",
+        ("gc",),
+        "leave gc.collect() out of the loop: Python collects when there is something to collect. "
+        "If its own collections take long, gc.freeze() what stays for ever, or raise the first "
+        "number of gc.set_threshold",
     ),
     WorkKind(
         "checking and building models",

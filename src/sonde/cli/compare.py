@@ -112,7 +112,7 @@ def _describe_comparison(found: Comparison) -> str:
     step = next((row for row in found.changes if row.name in ("step", "run")), None)
     if step is not None and step.change_pct is not None:
         words = {WORSE: "slower", BETTER: "faster", UNCLEAR: "unclear: the noise is larger",
-                 SAME: "the same"}  # fmt: skip
+                 SAME: "the same", OTHER: "different"}  # fmt: skip
         much = "much " if step.much and step.verdict in (WORSE, BETTER) else ""
         if step.name == "run":
             return _describe_runs(found, step, f"{much}{words[step.verdict]}")
@@ -152,7 +152,7 @@ def _describe_runs(found: Comparison, run: Change, word: str) -> str:
     """Return the verdict about two runs. A program that runs for a given time may do more in it, or
     less: that is told by what takes a piece of its work, where it has a name."""
     took = f"the run took {_show_sides(run)}, {run.change_pct:+.0f} %"
-    if run.verdict != SAME:
+    if run.verdict not in (SAME, OTHER):
         most = next((row for row in found.code if row.verdict == run.verdict), None)
         return f"{word}: {took}" + (f"; most: {_name_sides(most)}" if most else "")
     changed = [row for row in found.code if row.much and row.verdict in (WORSE, BETTER)]
