@@ -18,7 +18,14 @@ import sonde
 from sonde import environ
 from sonde.collector import loop
 from sonde.session import Session, captures, files, runs, shipped, steering
-from sonde.session.records import Exit, Meta, ProfilerAnswer, ProfilerRequest, ProfilerRequests
+from sonde.session.records import (
+    Exit,
+    MemoryKills,
+    Meta,
+    ProfilerAnswer,
+    ProfilerRequest,
+    ProfilerRequests,
+)
 from sonde.session.torch_records import CaptureGo, CaptureStop, Oom, OomBlocks, OomSegments, OomStep
 from sonde.session.writer import find_current
 from sonde.store import archive
@@ -32,6 +39,9 @@ OFF = {
 SMALL = {"ring_bytes": "4KiB", "text_bytes": "16KiB", "stack_bytes": "16KiB"}
 REQUESTS = ProfilerRequests(requests=[ProfilerRequest(number=7, what="halt", values={})])
 EXIT = Exit(status=9, out_of_memory="cgroup", exception="golden.Error: no")
+KILLS = MemoryKills(
+    folder="/sys/fs/cgroup/job", number=7, kills=1, wholes=0, limits=3, ours=1, starts=2
+)
 SHIPPED = shipped.Shipped(
     to="/shared", state="on", since_wall_ns=6, tables={"job.sample": shipped.ShippedTable(done=3)}
 )
@@ -121,6 +131,7 @@ def write_all(session: Session) -> None:
     CaptureStop().write(stop)
     OOM.write(session.path("oom-1.json"))
     EXIT.write(session.path(files.EXIT))
+    KILLS.write(session.path(files.MEMORY_KILLS))
     REQUESTS.write(session.path("profiler.json"))
     ANSWER.write(session.path("profiler.answer.json"))
     SHIPPED.write(session.path(shipped.NAME))

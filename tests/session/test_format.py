@@ -84,7 +84,7 @@ def test_every_golden_file_is_of_a_documented_kind() -> None:
 def test_the_document_names_every_key_of_every_record() -> None:
     text = (DOCS / "format.md").read_text()
     kinds = [
-        records.Meta, records.Sealed, records.SealedTable, records.Exit, records.Locals, records.LocalsFrame,
+        records.Meta, records.Sealed, records.SealedTable, records.Exit, records.MemoryKills, records.Locals, records.LocalsFrame,
         records.RunAbout, records.RunEnd, records.SnapshotAbout, records.Expired,
         records.ProfilerRequests, records.ProfilerRequest, records.ProfilerAnswer,
         torch_records.CaptureAbout, torch_records.CaptureGo, torch_records.Oom,
@@ -98,6 +98,8 @@ def test_the_document_names_every_key_of_every_record() -> None:
 def test_the_end_of_the_process_is_read(make: ModuleType) -> None:
     known = Session(ENDED).read_exit()
     assert known is not None and known.dump() == make.EXIT.dump()
+    kept = records.MemoryKills.read(str(Path(ENDED, files.MEMORY_KILLS)))
+    assert kept.dump() == make.KILLS.dump()
 
 
 def test_the_format_version_is_the_documented_one() -> None:

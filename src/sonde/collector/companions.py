@@ -54,6 +54,10 @@ class Companions:
             words = launch.make_command("fleet.companion", self._root, address, report=report)
             self._agent.start(words, now_s)
 
+    def count(self) -> int:
+        """Return how many run."""
+        return self._shipper.is_running + self._agent.is_running + self._native.count()
+
     def end(self) -> None:
         """End all: the shipper goes on where it was when another one is started."""
         self._native.keep(())

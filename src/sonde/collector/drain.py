@@ -9,10 +9,9 @@ import time
 from sonde import _core
 from sonde.errors import Damaged
 from sonde.session import Session, stack_table, texts
-from sonde.session.ending import find_end_wall_ns, find_kernel_kill
+from sonde.session.ending import find_end_wall_ns
 from sonde.session.files import (
     EVENT_TOTALS,
-    EXIT,
     HEAP_NODES,
     MACHINE_CODE,
     NODES,
@@ -130,7 +129,6 @@ def seal(session: Session) -> None:
     _archive_stacks(session)
     _archive_events(session)
     write_last_stacks(session)
-    _keep_kill(session, state)
     Sealed(
         state=state,
         end_wall_ns=find_end_wall_ns(session),
@@ -143,15 +141,6 @@ def seal(session: Session) -> None:
         remove_quietly(path)
     for name in archive.list_tables(session):
         archive.remove_leftovers(session, name)
-
-
-def _keep_kill(session: Session, state: str) -> None:
-    """Write down what the kernel's log says of the end, unless somebody saw it: the log forgets."""
-    known = session.read_exit()
-    if state == "killed" and (known is None or known.status is None):
-        found = find_kernel_kill(session)
-        if found is not None:
-            found.write(session.path(EXIT))
 
 
 def _archive_stacks(session: Session) -> None:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 
-from sonde.launch import collector_lock
+from sonde.launch import collector_lock, collector_starts
 from sonde.session import files
 
 
@@ -15,10 +15,20 @@ def take_lock(root: str, wait_s: float = 1.0) -> int | None:
         # A job that only checks whether there is a collector also holds the lock for an instant.
         if files.take_lock(fd, wait_s):
             return fd
+        _withdraw_start(root)
     except OSError:
         pass  # the file system has no locks: no collector is better than several
     os.close(fd)
     return None
+
+
+def _withdraw_start(root: str) -> None:
+    """Take back the start of a collector that leaves at once because there is another."""
+    try:
+        with open(collector_starts(root), "r+b") as file:
+            file.truncate(max(0, os.fstat(file.fileno()).st_size - 1))
+    except OSError:
+        pass  # nobody counts
 
 
 def write_lock(lock: int, problem: str | None) -> None:

@@ -27,6 +27,7 @@ from sonde.collector.sensors._files import Reader
 from sonde.errors import Damaged, NoSession
 from sonde.launch import collector_report, collector_starts
 from sonde.session import Session, files, list_folders, ring, runs, snapshots, stack_table, texts
+from sonde.session.memory_kills import count_starts
 from sonde.session.process import read_start_ticks
 from sonde.session.run import FINAL, PROCESSING, Run
 from sonde.session.schema import make_schema
@@ -195,7 +196,7 @@ class Collector:
         self.root, self._starter, self._lock = root, starter, lock
         self.watched: dict[str, Watched] = {}
         self._sensors = Sensors()
-        self._counts = KillCounts(Reader())
+        self._counts = KillCounts(Reader(), count_starts(root))
         self._leaving: list[ProcessEnd] = []  # sealed, but their processes are still ending
         self._done: set[str] = set()  # sealed, of another machine, or unreadable
         self._retention = Retention(root, environ.load_settings({})[0])
@@ -223,14 +224,21 @@ class Collector:
                 self._has_worked = True
                 _mark_start(self.root)
             if not self._is_proven and now_s - self._begun_s > PROVEN_S:
-                self._is_proven = True
-                files.remove_quietly(collector_starts(self.root))
+                self._prove()
             if self.watched or self._leaving or self._companions.is_busy:
                 self._busy_s = now_s
             elif now_s - self._busy_s > LINGER_S:
                 return
             due_s = min(self._drained_s + TICK_S, self._sensors.find_due(self.watched.values()))
             time.sleep(max(0.001, due_s - time.monotonic()))
+
+    def _prove(self) -> None:
+        """Note that this collector lives: the starts before it need no longer be counted."""
+        self._is_proven = True
+        self._counts.starts = 0
+        for one in self.watched.values():
+            one.end.refresh()  # what it keeps of the starts must not be of a file that is gone
+        files.remove_quietly(collector_starts(self.root))
 
     def step(self, now_s: float) -> None:
         """Do one round: read sensors, find sessions, drain, seal, retain, each when it is due."""
@@ -273,6 +281,8 @@ class Collector:
     def _scan(self) -> None:
         self._counts.begin()
         self._find_new()
+        self._counts.note_killed([*self._leaving, *(one.end for one in self.watched.values())])
+        self._counts.ours = 1 + self._companions.count()
         self._await_ends()
         begin_s, sealing_s = time.monotonic(), 0.0
         for folder, one in list(self.watched.items()):

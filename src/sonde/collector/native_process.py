@@ -46,6 +46,10 @@ class NativeProcesses:
                 self._end(folder)
                 self._children[folder] = None
 
+    def count(self) -> int:
+        """Return how many run."""
+        return sum(child is not None for child in self._children.values())
+
     def _start(self, folder: str) -> None:
         command = launch.make_command("attach.machine_code", folder)
         self._children[folder] = None

@@ -11,71 +11,78 @@ from __future__ import annotations
 import fcntl
 import os
 import select
+import signal
 import struct
+from collections.abc import Iterable
+from contextlib import suppress
 from io import FileIO
 
 from sonde import _core
-from sonde.collector.sensors._cgroups import Group, Groups
+from sonde.collector.sensors._cgroups import Groups
 from sonde.collector.sensors._files import Reader, read_numbers
 from sonde.errors import Damaged
 from sonde.session import Session
-from sonde.session.ending import find_exception
-from sonde.session.files import EXIT
-from sonde.session.records import Exit
+from sonde.session.ending import find_end_wall_ns, find_exception, find_logged_lack
+from sonde.session.files import EXIT, MEMORY_KILLS
+from sonde.session.memory_kills import Counts, find_kept_kill, note_judged, read_counts
+from sonde.session.records import Exit, MemoryKills
 
 _INFO = struct.Struct("=QQ11Ii")  # struct pidfd_info: the mask comes first, the status last
 _GET_INFO = 3 << 30 | _INFO.size << 16 | 0xFF << 8 | 11
 _HAS_STATUS = 1 << 3
 _GIVEN = 3  # the descriptor of the process that started us: see kernel/spawn.c
-Kills = tuple[int, int]  # processes that were killed for memory; times that a limit was reached
 
 
 class KillCounts:
-    """The counters of the kernel's out-of-memory killer."""
+    """The counters of the kernel's out-of-memory killer, and our processes that it kills first."""
 
-    def __init__(self, reader: Reader) -> None:
+    def __init__(self, reader: Reader, starts: int = 0) -> None:
         self._reader, self._groups = reader, Groups(reader)
+        self.starts = starts  # collectors that were started since one proved itself, this included
+        self.starts_before = max(0, starts - 1)
+        self.ours = 1  # this process and its children
+        self._killed: list[str | None] = []
 
     def begin(self) -> None:
         """Begin the next reading: everything is read again."""
         self._reader.begin()
 
-    def find_group(self, pid: int) -> Group | None:
-        """Return the cgroup of a process; None if it is gone."""
+    def note_killed(self, ends: Iterable[ProcessEnd]) -> None:
+        """Note which processes SIGKILL has ended since the last reading."""
+        self._killed = [end.find_killed() for end in ends]
+
+    def count_killed(self, folder: str | None) -> int:
+        """Return how many of them were in a cgroup: who has killed them is not known one by one."""
+        return self._killed.count(folder)
+
+    def find_folder(self, pid: int) -> str | None:
+        """Return the folder of the cgroup that counts what is killed of a process's; None if it is
+        gone, or if nothing counts."""
         try:
-            return self._groups.find(pid)
+            folder = self._groups.find(pid).name("memory", "") or self._groups.find_unified(pid)
         except OSError:
             return None
+        # A cgroup without a counter of its own is counted in the one above it.
+        while folder and not os.path.exists(f"{folder}/memory.events"):
+            if os.path.exists(f"{folder}/memory.oom_control"):
+                break
+            folder = os.path.dirname(folder) if os.path.exists(f"{folder}/cgroup.procs") else None
+        return folder and folder.rstrip("/")
 
-    def read(self, group: Group | None) -> Kills:
+    def read(self, folder: str | None) -> Counts | None:
         """Return the counts of a cgroup; those of the machine if it has none."""
-        if group is not None:
-            is_new = group.is_unified("memory")
-            events = self._read(
-                group.name("memory", "memory.events" if is_new else "memory.oom_control")
-            )
-            if b"oom_kill" in events:
-                return events[b"oom_kill"], self._count_limits(group)
-        return self._read(f"{self._reader.proc}/vmstat").get(b"oom_kill", 0), 0
+        found = None if folder is None else read_counts(folder, self._read)
+        return found or self._read_machine()
 
-    def _count_limits(self, group: Group) -> int:
-        """Return how often this cgroup and those above it have reached their limits."""
-        found = 0
-        for folder in group.list_up("memory"):
-            if group.is_unified("memory"):
-                found += self._read(f"{folder}/memory.events").get(b"oom", 0)
-            else:
-                try:
-                    found += int(self._reader.read(f"{folder}/memory.failcnt")[1])
-                except (OSError, ValueError):
-                    continue
-        return found
-
-    def _read(self, path: str | None) -> dict[bytes, int]:
+    def _read_machine(self) -> Counts | None:
         try:
-            return {} if path is None else read_numbers(self._reader.read(path)[1])
+            kills = read_numbers(self._read(f"{self._reader.proc}/vmstat")).get(b"oom_kill")
         except OSError:
-            return {}
+            return None
+        return None if kills is None else (kills, 0, 0)
+
+    def _read(self, path: str) -> bytes:
+        return self._reader.read(path)[1]
 
 
 class ProcessEnd:
@@ -88,15 +95,47 @@ class ProcessEnd:
         self.folder = session.folder
         self._held = _open_process(session) or (_open_given() if is_starter else None)
         self._exception: str | None = None
-        self._group: Group | None = None
-        self._kills: Kills | None = None
+        self._cgroup: str | None = None
+        self._kills: Counts | None = None
+        self._kept: dict[str, object] = {}
         self.refresh()
 
     def refresh(self) -> None:
         """Note how many processes were killed for memory before this one."""
         if self._held is not None and not self._is_gone():
-            self._group = self._counts.find_group(self._session.pid) or self._group
-            self._kills = self._counts.read(self._group)
+            self._cgroup = self._counts.find_folder(self._session.pid) or self._cgroup
+            self._kills = self._counts.read(self._cgroup)
+            with suppress(OSError):  # the disk is full, or the process has just ended
+                self._keep()
+
+    def _keep(self) -> None:
+        """Leave it in the session: we are killed first where memory runs out."""
+        if self._cgroup is None or self._kills is None:
+            return
+        kills, wholes, limits = self._kills
+        kept = MemoryKills(
+            folder=self._cgroup,
+            number=os.stat(self._cgroup).st_ino,
+            kills=kills,
+            wholes=wholes,
+            limits=limits,
+            ours=self._counts.ours if self._counts.find_folder(os.getpid()) == self._cgroup else 0,
+            starts=self._counts.starts,
+        )
+        if kept.dump() != self._kept:
+            kept.write(self._session.path(MEMORY_KILLS))
+            self._kept = kept.dump()
+
+    def find_killed(self) -> str | None:
+        """Return the cgroup of the process if it was killed, whether for memory or not."""
+        is_gone = self._held is not None and self._is_gone()
+        return self._cgroup if is_gone and self._was_killed(self._read_status()) else None
+
+    def _was_killed(self, status: int | None) -> bool:
+        if status is not None:
+            return status & 0x7F == signal.SIGKILL
+        told = self._session.read_exit()
+        return (told is None or told.status is None) and self._session.find_state() == "killed"
 
     def write(self) -> bool:
         """Write down what is known of the end; return whether there is no more to come."""
@@ -105,14 +144,11 @@ class ProcessEnd:
         is_gone = self._held is None or self._is_gone()
         status = self._read_status() if is_gone else None
         self._exception = self._exception or find_exception(self._session)
-        if status is not None or self._exception is not None:
-            Exit(
-                status=status,
-                out_of_memory=self._find_lack()
-                if status is not None and status & 0x7F == 9
-                else None,
-                exception=self._exception,
-            ).write(self._session.path(EXIT))
+        known = Exit(status=status, exception=self._exception)
+        if is_gone and self._was_killed(status) and (status or self._exception is None):
+            known = self._find_lack(known)
+        if known.status is not None or known.out_of_memory or known.exception is not None:
+            known.write(self._session.path(EXIT))
         return is_gone
 
     def _became_another(self) -> bool:
@@ -143,15 +179,35 @@ class ProcessEnd:
         is_it = len(fields) > 49 and int(fields[19]) == self._session.meta.start_ticks
         return int(fields[49]) if is_it and fields[0] == b"Z" else None
 
-    def _find_lack(self) -> str | None:
-        """Return whose memory was full when the process was killed, if any was."""
-        if self._kills is None:
-            return None
+    def _find_lack(self, known: Exit) -> Exit:
+        """Return how a process ended that was killed, with whose memory was full, if any was."""
+        lack, found = find_logged_lack(self._session), None
+        if lack is not None:
+            found = Exit(status=int(signal.SIGKILL), out_of_memory=lack) if lack else None
+        elif self._kills is not None:
+            found = self._compare(self._kills, known.status)
+        else:  # it was gone before we could look
+            end_wall_ns, starts = find_end_wall_ns(self._session), self._counts.starts_before
+            found = find_kept_kill(self._session, end_wall_ns, starts)
+        note_judged(self._session)  # from now on the counters tell of others
+        if found is None or known.status is None:
+            return found or known
+        return found.replace(status=known.status)
+
+    def _compare(self, before: Counts, status: int | None) -> Exit | None:
+        """Return what the counters say that we have read while the process lived."""
         self._counts.begin()
-        kills, limits = self._counts.read(self._group)
-        if kills <= self._kills[0]:
+        now = self._counts.read(self._cgroup)
+        if now is None or now[0] <= before[0]:
             return None
-        return "cgroup" if limits > self._kills[1] else "machine"
+        certainty = "likely" if status is None else "sure"
+        if now[0] - before[0] < self._counts.count_killed(self._cgroup) and now[1] == before[1]:
+            certainty = "possible"
+        return Exit(
+            status=None if certainty == "possible" else int(signal.SIGKILL),
+            out_of_memory="cgroup" if now[2] > before[2] else "machine",
+            certainty=certainty,
+        )
 
 
 def _open_process(session: Session) -> FileIO | None:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 import signal
 import time
 from collections.abc import Sequence
@@ -12,6 +11,8 @@ from sonde.errors import Damaged
 from sonde.session import stack_table
 from sonde.session.folder import Session
 from sonde.session.kernel_kills import find_kill
+from sonde.session.memory_kills import find_kept_kill
+from sonde.session.process import WHOLE_MACHINE
 from sonde.session.records import Exit
 from sonde.session.ring import Ring
 from sonde.words import name_program
@@ -58,7 +59,8 @@ class Ending:
         number = 0 if status is None else status & 0x7F
         self.signal = _name_signal(number) if number else None
         self.code = None if status is None or number else status >> 8 & 0xFF
-        self.out_of_memory = None if known is None or not number else known.out_of_memory
+        self.out_of_memory = None if known is None else known.out_of_memory
+        self.certainty = "sure" if known is None else known.certainty  # of that
         exception = None if known is None else known.exception
         # An interactive Python goes on after an exception, and ends in order.
         self.exception = None if self.code == 0 else exception
@@ -66,8 +68,8 @@ class Ending:
     @property
     def word(self) -> str:
         """The reason in a word or two, for a table."""
-        if self.out_of_memory:
-            return "out of memory"
+        if self.out_of_memory and self.certainty != "possible":
+            return "out of memory" if self.certainty == "sure" else "out of memory?"
         if self.exception:
             return self.exception.partition(":")[0].rpartition(".")[2]
         if self.signal:
@@ -78,8 +80,7 @@ class Ending:
     def sentence(self) -> str:
         """The reason as the end of a sentence that begins with the process."""
         if self.out_of_memory:
-            whose = "its cgroup" if self.out_of_memory == "cgroup" else "the machine"
-            return f"was killed by the kernel: {whose} was out of memory"
+            return self._describe_lack()
         code = "" if self.code is None else f" (exit code {self.code})"
         if self.exception:
             return f"ended with an uncaught {self.exception}{code}"
@@ -90,6 +91,13 @@ class Ending:
         if self.state == "killed":
             return "was killed (nobody saw by what)"
         return "has ended"
+
+    def _describe_lack(self) -> str:
+        whose = "its cgroup" if self.out_of_memory == "cgroup" else "the machine"
+        lack = f"by the kernel: {whose} was out of memory"
+        if self.certainty == "possible":
+            return f"was killed, perhaps {lack}, but nobody saw which processes it killed"
+        return f"was killed{'' if self.certainty == 'sure' else ', most likely'} {lack}"
 
 
 def _name_signal(number: int) -> str:
@@ -110,19 +118,29 @@ def find_ending(session: Session) -> Ending | None:
         if exception is not None:
             status = None if known is None else known.status
             known = Exit(status=status, exception=exception)
-    if state == "killed" and (known is None or known.status is None):
-        known = find_kernel_kill(session) or known
+    is_told = known is not None and (known.status is not None or known.out_of_memory is not None)
+    if state == "killed" and not is_told:
+        known = _find_unseen_kill(session) or known
     return Ending(state, known)
 
 
-def find_kernel_kill(session: Session) -> Exit | None:
+def _find_unseen_kill(session: Session) -> Exit | None:
     """Return how a killed process ended that nobody saw, if the kernel killed it for memory."""
-    if session.host != os.uname().nodename:
-        return None  # our log tells of this machine's processes only
+    lack = find_logged_lack(session)
+    if lack is None and session.read_sealed() is None:
+        return find_kept_kill(session, find_end_wall_ns(session))
+    return Exit(status=int(signal.SIGKILL), out_of_memory=lack) if lack else None
+
+
+def find_logged_lack(session: Session) -> str | None:
+    """Return whose memory was full when the kernel killed a process, as its log says: `cgroup` or
+    `machine`; an empty text if it did not kill it, None if the log does not tell."""
+    # The log numbers processes as the whole machine does, and tells of this one only.
+    if not session.is_here() or session.meta.pid_namespace != WHOLE_MACHINE:
+        return None
     sealed = session.read_sealed()
     end_wall_ns = find_end_wall_ns(session) if sealed is None else sealed.end_wall_ns
-    lack = find_kill(session.pid, end_wall_ns)
-    return None if lack is None else Exit(status=int(signal.SIGKILL), out_of_memory=lack)
+    return find_kill(session.pid, end_wall_ns - session.wall_offset_ns)
 
 
 def choose_ended(sessions: list[Session]) -> list[Session]:
@@ -140,7 +158,7 @@ def describe_ends(sessions: Sequence[Session]) -> list[str]:
     orderly = {one.meta.id for one, end in ends_known if end is not None and end.word == "ended"}
     alike: dict[str, list[Session]] = {}
     for one, end in ends_known:
-        if end is None or end.word in ("ended", "killed"):
+        if end is None or (end.word in ("ended", "killed") and not end.out_of_memory):
             continue
         # A pool ends its workers so when it is closed: Pool.terminate, or the end of its `with`.
         if not (end.word == "SIGTERM" and one.meta.parent in orderly):

@@ -16,10 +16,11 @@ if TYPE_CHECKING:
 
 (
     META, ALIVE, CONTROL, CONFIG, SEALED, EXIT, LOG, NODES, HEAP_NODES, LOCALS, EVENT_TOTALS,
-    MACHINE_CODE,
+    MACHINE_CODE, MEMORY_KILLS,
 ) = (
     "meta.json", "alive", "control", "config.json", "sealed.json", "exit.json", "log",
     "stack.nodes", "heap.nodes", "locals.json", "event.totals", "machine.code",
+    "memory_kills.json",
 )  # fmt: skip
 VERSION = 1
 LOG_BYTES = 256 * 1024

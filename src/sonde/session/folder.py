@@ -90,7 +90,8 @@ class Session:
             except Damaged:
                 told = 0
             known.status = (told - 1) << 8 if told else None
-        return None if known.status is None and known.exception is None else known
+        is_empty = known.status is None and known.exception is None and known.out_of_memory is None
+        return None if is_empty else known
 
     def read_config(self) -> dict[str, Value]:
         """Return the settings in force."""

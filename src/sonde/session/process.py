@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import os
 
+WHOLE_MACHINE = 0xEFFFFFFC  # the namespace of pids that is there from the start, on every Linux
+
 
 def read_start_ticks(pid: int, proc: str = "/proc") -> int | None:
     """Return when a process started, in ticks of the kernel; None if it has ended."""

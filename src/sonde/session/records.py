@@ -215,7 +215,21 @@ class Exit(Record):
 
     status: int | None  # as wait() returns it; None if nobody saw it
     out_of_memory: str | None = None  # whose memory was full: cgroup or machine
+    certainty: str = "sure"  # of that: sure, likely or possible
     exception: str | None = None  # that nothing in the main thread caught: class and message
+
+
+class MemoryKills(Record):
+    """memory_kills.json: what the counters of the process's cgroup said at the last look."""
+
+    folder: str
+    number: int  # of the folder's inode: another cgroup of this name has another
+    kills: int  # processes of it that were killed for memory
+    wholes: int  # times that it, or a cgroup above it, was killed as a whole
+    limits: int  # times that a limit was reached
+    ours: int  # our own processes in it, which are killed first
+    starts: int  # collectors that had been started since one proved itself
+    is_judged: bool = False  # whether the counters were compared after the end
 
 
 class Expired(Record):
