@@ -69,17 +69,17 @@ def test_what_takes_most_of_the_time_of_a_library_call_is_named_below_it() -> No
         "main 80+0 :5",
         "  django.Template.render 80+0 :5",
         "    … QuerySet.get 60+0 :631",
-        "    (in libraries) 20+0 :5",
+        "    (in django) 20+0 :5",
     ]
     recording.see([MAIN, render, ("tag", "/job/tags.py", 3, 1)], 85, wall=5)
     assert draw(read(recording, hot_calls=True))[2:] == [
         "    … QuerySet.get 60+0 :631",
-        "    (in libraries) 20+0 :5",
+        "    (in django) 20+0 :5",
         "    tag 5+0 :3",
     ]
     recording.see([MAIN, render, get, ("tag", "/job/tags.py", 3, 1)], 90, wall=5)
     assert draw(read(recording, hot_calls=True))[2:] == [  # get() calls the user's: look inside it
-        "    (in libraries) 50+0 :5",
+        "    (in django) 50+0 :5",
         "    … django.QuerySet._clone 30+0 :900",  # below two callers
         "    tag 10+0 :3",
     ]
@@ -88,7 +88,7 @@ def test_what_takes_most_of_the_time_of_a_library_call_is_named_below_it() -> No
     assert draw(read(recording, hot_calls=True))[2:] == [
         "    … django.QuerySet._clone 130+0 :900",
         "    … QuerySet.get 40+0 :631",
-        "    (in libraries) 10+0 :5",
+        "    (in django) 10+0 :5",
     ]
 
 
@@ -107,7 +107,7 @@ def test_where_the_time_of_a_library_call_parts_each_heavy_part_is_named() -> No
     assert draw(read(recording, hot_calls=True))[2:] == [
         "    … Request.read_line 50+0 :90",
         "    … Response.send 31+0 :340",
-        "    (in libraries) 9+0 :5",
+        "    (in gunicorn) 9+0 :5",
     ]
 
 
@@ -230,6 +230,33 @@ def test_what_is_mine_can_be_said(by_setting: bool) -> None:
         FakeRecording(session).see([server, inner, LOADS], 10), mine=() if by_setting else [pattern]
     )
     assert draw(tree) == ["serve 10+0 :3", "  step 10+0 :4", "    json.loads 10+0 :4"]
+
+
+def test_the_own_time_of_a_library_call_is_told_by_the_packages_that_it_was_spent_in() -> None:
+    get = ("QuerySet.get", f"{SITE}/django/db/models/query.py", 631, 600)
+    tag = ("tag", "/job/tags.py", 3, 1)
+    recording = (
+        FakeRecording()
+        .see([MAIN, get, tag], 10)
+        .see([MAIN, get], 40, wall=30)
+        .see([MAIN, get, LOADS, DECODE], 60, wall=20)
+        .see([MAIN, get, BOOT], 61, wall=1)
+    )
+    assert draw(read(recording))[2] == "    (in django, json) 51+0 :5"
+
+
+def test_a_wait_that_no_name_tells_is_told_and_one_that_is_little_of_it_is_not() -> None:
+    recording = (
+        FakeRecording()
+        .see([MAIN, LOADS], 40, wall=40)
+        .see([MAIN, LOADS], 60, wall=20, cpu=0, wait="gil")
+        .see([MAIN, GET], 70, cpu=0, wait="lock")
+        .see([MAIN, TAKE], 90, wall=20, cpu=0, wait="lock")
+        .see([MAIN, TAKE], 94, wall=4, cpu=0, wait="gil")
+    )
+    tree = read(recording)
+    waits = {node.step.name: node.unsaid_wait for _, node in tree.list_nodes()}
+    assert waits == {"main": None, "json.loads": "gil", "queue.Queue.get": None, "take": "lock"}
 
 
 def test_all_frames_are_there_if_asked_for_but_never_ours() -> None:

@@ -113,3 +113,23 @@ def test_a_compiled_function_that_takes_much_of_the_time_is_told_with_what_shows
 
     assert "\nmypy.main.main is compiled" in show("mypy.main.main")
     assert "is compiled" not in show("time.sleep")
+
+
+def test_the_first_lines_say_what_was_waited_for_and_who_had_the_processors() -> None:
+    def show(recording: FakeRecording) -> str:
+        profile = Profile(recording, Selection(find_window(recording, None, None)))
+        return "\n".join(tree_command._describe(read_tree(profile)))
+
+    slept = FakeRecording().see("work|sleep", 10, cpu=0, wait="sleep")
+    assert show(slept).endswith("10.0 ms waiting for the end of a sleep")
+    mixed = (
+        FakeRecording()
+        .see("work", 10, cpu=4)
+        .see("work|sleep", 40, wall=30, cpu=0, wait="sleep")
+        .see("work", 60, wall=20, cpu=0, wait="gil", thread=101)
+    )
+    mixed.samples[0]["queue_ns"] = 6 * 10**6
+    first, second = show(mixed).splitlines()
+    assert ", 2 threads: 10.0 ms working (4.00 ms of CPU), 50.0 ms waiting (" in first
+    assert first.endswith("(30.0 ms for the end of a sleep, 20.0 ms for the GIL)")
+    assert second.startswith("(for 6.00 ms of the work it was ready to run, but others had")

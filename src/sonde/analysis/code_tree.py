@@ -5,16 +5,18 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 
 from sonde.analysis.code_fold import Step, add_c_call, fold, keep_all
-from sonde.analysis.code_names import LIBRARY, MINE
+from sonde.analysis.code_names import LIBRARY, MINE, name_module
 from sonde.analysis.hot_call import Leaders, LibraryTime, cut_package, cut_tail
 from sonde.analysis.profile import Profile, ProfileFrame
 from sonde.analysis.rest import is_at_rest
+from sonde.session.stack_table import is_native_place
 
 SORTS = ("total", "working", "waiting")
 _HOT = 0.05  # a share of all time from which on it is told what a library does with it
+_TELLING = 0.2  # a share of a library call's own time from which on a package is named
 _STACKS = """\
 {selected}
-SELECT part, thread, stack, idle, call, SUM(wall_ns)::BIGINT, SUM(cpu_ns)::BIGINT,
+SELECT part, thread, stack, idle, call, wait, SUM(wall_ns)::BIGINT, SUM(cpu_ns)::BIGINT,
     LEAST(COALESCE(SUM(queue_ns) FILTER (NOT idle), 0), SUM(wall_ns - cpu_ns))::BIGINT
 FROM selected GROUP BY ALL ORDER BY ALL
 """
@@ -23,15 +25,18 @@ FROM selected GROUP BY ALL ORDER BY ALL
 class CodeNode:
     """A function, or a call of a library, under its callers."""
 
-    __slots__ = ("children", "cpu_ns", "lines", "own_ns", "step", "threads", "waiting_ns",
-                 "working_ns")  # fmt: skip
+    __slots__ = ("children", "cpu_ns", "lines", "own_ns", "packages", "step", "threads",
+                 "waiting_ns", "waits", "working_ns")  # fmt: skip
 
     def __init__(self, step: Step) -> None:
         self.step = step
         self.children: dict[object, CodeNode] = {}
         self.working_ns = self.waiting_ns = self.cpu_ns = 0
         self.own_ns: dict[int, list[int]] = {}  # by line: working and waiting, in the node itself
+        # The waiting time of the node itself by line and kind of wait: gil, sleep, network, …
+        self.waits: dict[tuple[int, str | None], int] = {}
         self.lines: dict[int, int] = {}  # by line: all its time
+        self.packages: dict[str, int] = {}  # of a library's call: whose code its own time is in
         self.threads: set[tuple[int, int]] = set()
 
     def add(self, thread: tuple[int, int], wall_ns: int, cpu_ns: int, *, is_idle: bool) -> None:
@@ -43,10 +48,33 @@ class CodeNode:
         self.cpu_ns += cpu_ns
         self.threads.add(thread)
 
+    def add_own(
+        self, line: int, package: str, wall_ns: int, wait: str | None, *, is_idle: bool
+    ) -> None:
+        """Remember in whose code time of the node itself was spent, or what it waited for."""
+        self.packages[package] = self.packages.get(package, 0) + wall_ns
+        if is_idle:
+            self.waits[line, wait] = self.waits.get((line, wait), 0) + wall_ns
+
+    def take_own(self, package: str, wall_ns: int) -> None:
+        """Take time away from the node itself that a node below it stands for."""
+        self.packages[package] = self.packages.get(package, 0) - wall_ns
+
     @property
     def total_ns(self) -> int:
         """The time in it and in what it called."""
         return self.working_ns + self.waiting_ns
+
+    @property
+    def unsaid_wait(self) -> str | None:
+        """The kind of wait that most of its waiting time is, where its name does not say it: any
+        function may wait for the GIL, and a line of the user's own for a lock."""
+        kinds: dict[str | None, int] = {}
+        for (_, kind), wall_ns in self.waits.items():
+            kinds[kind] = kinds.get(kind, 0) + wall_ns
+        kind = max(kinds, key=lambda one: kinds[one], default=None)
+        is_most = 2 * kinds.get(kind, 0) > self.waiting_ns and 100 * kinds[kind] > self.total_ns
+        return kind if is_most and (kind == "gil" or self.step.owner == MINE) else None
 
     @property
     def line(self) -> int:
@@ -104,6 +132,7 @@ class CodeTree:
                     child.add(part.thread, part.wall_ns, part.cpu_ns, is_idle=part.is_idle)
                     child.lines[hot.line] = child.total_ns
                     node.own_ns[part.line][part.is_idle] -= part.wall_ns
+                    node.take_own(_name_package(part.tail), part.wall_ns)
                 if hot.is_compiled:
                     self.compiled[hot.func] = self.compiled.get(hot.func, 0) + child.total_ns
 
@@ -128,7 +157,8 @@ def read_tree(
     if rows.num_rows == 0:
         raise profile.explain_nothing()
     columns = [column.to_pylist() for column in rows.columns]
-    for part, thread, stack, is_idle, call, wall_ns, cpu_ns, queue_ns in zip(*columns, strict=True):
+    for part, thread, stack, is_idle, call, wait, *times in zip(*columns, strict=True):
+        wall_ns, cpu_ns, queue_ns = times
         path, seen = add_c_call(steps.get(stack, [_LOST]), call), frames.get(stack, ())
         is_main = thread == profile.processes[part].pid
         if is_idle and not idle and is_at_rest(seen, own, is_main=is_main, has_mine=has_mine):
@@ -139,8 +169,9 @@ def read_tree(
             node = add_path(tree.root, path, whose, wall_ns, cpu_ns, is_idle=is_idle)
             last = path[-1]
             tree.add_end(node, last.line, stack, wall_ns, is_idle=is_idle)
-            is_import = last.name.startswith("import")
-            if hot_calls and last.owner == LIBRARY and not is_import:
+            node.add_own(last.line, _name_package(seen), wall_ns, wait, is_idle=is_idle)
+            tree.root.add_own(last.line, "", wall_ns, wait, is_idle=is_idle)
+            if hot_calls and last.owner == LIBRARY and not last.name.startswith("import"):
                 tail = cut_tail(seen, own) if has_mine else cut_package(seen)
                 time = LibraryTime(tail, last.line, whose, wall_ns, cpu_ns, is_idle, call)
                 tree.library_calls.setdefault(node, []).append(time)
@@ -149,6 +180,13 @@ def read_tree(
 
 
 _LOST = Step("<lost>", MINE, "", 0, 0)
+
+
+def _name_package(frames: Sequence[ProfileFrame]) -> str:
+    """Return whose code the innermost frame of Python is; empty if there is none."""
+    known = (one for one in reversed(frames) if not is_native_place(one.file, one.lineno))
+    frame = next(known, None)
+    return "" if frame is None else name_module(frame.file).partition(".")[0]
 
 
 def _find_callers(
@@ -203,8 +241,18 @@ def _list_below(node: CodeNode, order: str, floor: float) -> list[CodeNode]:
 
 def _make_own(node: CodeNode, line: int) -> CodeNode:
     """Return one line of a function, without what it called, as a node."""
-    name = "(this line itself)" if node.step.owner == MINE else "(in libraries)"
+    name = "(this line itself)" if node.step.owner == MINE else _name_inside(node)
     one = CodeNode(node.step._replace(name=name, line=line, first_line=0))
     one.working_ns, one.waiting_ns = node.own_ns[line]
     one.lines[line] = one.total_ns
+    one.waits = {key: wall_ns for key, wall_ns in node.waits.items() if key[0] == line}
     return one
+
+
+def _name_inside(node: CodeNode) -> str:
+    """Return whose code most of a library call's own time was spent in: a call of Django spends it
+    in sqlite3 or json as well."""
+    whole = sum(node.packages.values())
+    ranked = sorted(node.packages, key=lambda package: -node.packages[package])
+    told = [name for name in ranked if name and node.packages[name] > _TELLING * whole]
+    return f"(in {', '.join(told)})" if told else "(in libraries)"

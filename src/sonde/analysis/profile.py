@@ -290,7 +290,7 @@ named AS (
 _SELECT = """\
 {named},
 selected AS (SELECT part, thread, COALESCE(name, 'thread') AS name, stack, samples, wall_ns, cpu_ns,
-        gil, call, queue_ns, t_ns + offset_ns AS end_ns,
+        gil, call, wait, queue_ns, t_ns + offset_ns AS end_ns,
         idle OR COALESCE(call, '') = 'time.sleep' AS idle
     FROM python.stack_sample JOIN process USING (host, pid) LEFT JOIN named USING (part, thread)
     WHERE epoch_us(ts) >= first_us AND epoch_us(ts) < next_us

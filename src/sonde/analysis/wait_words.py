@@ -66,7 +66,7 @@ def _drop_classes() -> dict[str, str]:
 _PLAIN_WORDS = _drop_classes()
 
 # What the kernel knows of any wait, by its kind in python.stack_sample.
-_KINDS = {
+WAITS = {
     "gil": "the GIL", "lock": "a lock", "shared_lock": "a lock that processes share",
     "sleep": "the end of a sleep", "poll": "input", "network": "the network",
     "pipe": "data through a pipe", "child": "a child process",
@@ -77,7 +77,7 @@ _KINDS = {
 def describe_wait(frames: Sequence[tuple[str, str]], kind: str | None = None) -> str:
     """Return what a stack of (function, file), the innermost first, waits for; empty if unknown.
     `kind` is what the kernel says: a thread may wait for the GIL in any function."""
-    found = _KINDS.get(kind or "", "")
+    found = WAITS.get(kind or "", "")
     if kind == "gil":
         return found
     for func, file in frames:

@@ -11,13 +11,14 @@ from typing import IO
 from sonde.analysis import awaits
 from sonde.analysis.code_tree import SORTS, CodeNode, CodeTree, read_tree
 from sonde.analysis.profile import Profile, Selection
+from sonde.analysis.wait_words import WAITS
 from sonde.analysis.window import find_window
 from sonde.cli import _options, _table
 from sonde.cli._await_text import draw_awaits
 from sonde.cli._missing import tell_missing
 from sonde.cli._tree_text import TIMES, draw_nodes, find_source
 from sonde.store.recording import open_recording
-from sonde.words import clean, find_pct, show_duration
+from sonde.words import clean, count_things, find_pct, show_duration
 
 GROUP = "ask"
 EXAMPLES = (
@@ -26,6 +27,8 @@ EXAMPLES = (
     "sonde tree gunicorn-7 --thread MainThread --limit 60",
 )
 _STARVED = 0.1  # a share of the working time without a processor from which on it is told
+_TOLD = 0.1  # a share of the waiting time from which on a kind of wait is told
+_MOST_WAITS = 3  # kinds that are told
 _COMPILED = 0.2  # a share of all time in a compiled function from which on that is told
 _SEES_COMPILED = "while it runs, `sonde stacks --native` shows its functions"
 _FIELDS = {
@@ -125,21 +128,31 @@ def _draw_tree(
 
 def _describe(tree: CodeTree) -> Iterator[str]:
     """Yield what was looked at, and how much of it was work."""
-    root, profile = tree.root, tree.profile
-    threads, processes = len(root.threads), len({part for part, _ in root.threads})
-    of = f"{threads} thread{'s' * (threads != 1)}"
-    if processes > 1:
-        of += f" of {processes} processes"
-    cpu = f"{show_duration(root.cpu_ns)} of CPU"
+    root = tree.root
+    threads = len(root.threads)
+    of = f", {count_things(threads, 'thread')}" if threads != 1 else ""
+    work = f"{show_duration(root.working_ns)} working ({show_duration(root.cpu_ns)} of CPU)"
+    waits = f"{show_duration(root.waiting_ns)} waiting{_describe_waits(tree)}"
+    yield clean(f"{tree.profile.label}{of}: {work}, {waits if root.waiting_ns else 'no waiting'}")
     if tree.queue_ns > _STARVED * root.working_ns:
-        cpu += f", {show_duration(tree.queue_ns)} ready to run on a busy machine"
-    waiting = f"{show_duration(root.waiting_ns)} waiting" if root.waiting_ns else "no waiting"
-    yield clean(
-        f"{profile.label}: {show_duration(root.working_ns)} working ({cpu}), {waiting}, in {of}"
-    )
+        queue = show_duration(tree.queue_ns)
+        yield f"(for {queue} of the work it was ready to run, but others had the processors)"
     if tree.rest_ns:
         rest = show_duration(tree.rest_ns)
         yield f"({rest} of threads and event loops without work is left out: --idle shows it)"
+
+
+def _describe_waits(tree: CodeTree) -> str:
+    """Return what most of the waiting time was for: one kind of wait, or the amount of each."""
+    whole, kinds = tree.root.waiting_ns, dict[str | None, int]()
+    for (_, kind), ns in tree.root.waits.items():
+        kinds[kind] = kinds.get(kind, 0) + ns
+    ranked = sorted(kinds.items(), key=lambda item: -item[1])
+    told = [(WAITS[kind], ns) for kind, ns in ranked if kind in WAITS and ns >= _TOLD * whole]
+    if len(told) == 1 and told[0][1] >= (1 - _TOLD) * whole:
+        return f" for {told[0][0]}"
+    amounts = [f"{show_duration(ns)} for {words}" for words, ns in told[:_MOST_WAITS]]
+    return f" ({', '.join(amounts)})" if amounts else ""
 
 
 def _has_waits(tree: CodeTree) -> bool:
@@ -156,5 +169,6 @@ def _show_numbers(node: CodeNode, tree: CodeTree) -> str:
 
 
 def _name(node: CodeNode) -> str:
-    many = len(node.threads)
-    return clean(node.step.name) + (f" {TIMES}{many}" if many > 1 else "")
+    many, wait = len(node.threads), node.unsaid_wait
+    name = node.step.name + (f" (waiting: {WAITS[wait]})" if wait in WAITS else "")
+    return clean(name) + (f" {TIMES}{many}" if many > 1 else "")
