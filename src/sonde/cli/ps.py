@@ -7,7 +7,7 @@ import os
 import shutil
 import sys
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from typing import IO, Any
 
 from sonde import environ, launch
@@ -22,7 +22,7 @@ from sonde.session import Session, list_folders, source_states
 from sonde.session.ending import find_end_wall_ns, find_ending
 from sonde.session.files import find_refusal
 from sonde.session.spawns import find_starters
-from sonde.words import clean, shorten_command, show_bytes, show_duration
+from sonde.words import clean, count_things, shorten_command, show_bytes, show_duration
 
 GROUP = "record"
 EXAMPLES = (
@@ -67,9 +67,9 @@ def run(args: argparse.Namespace) -> int:
     if not is_here and (args.where.startswith("@") or find_cluster(args.where) is not None):
         return _list_cluster(args)
     root = environ.find_root() if is_here else args.where
-    found, broken = _list_here(root) if is_here else (_list_place(root), [])
-    if args.running:
-        found = [row for row in found if row["state"] in ("running", "paused")]
+    all_found, broken = _list_here(root) if is_here else (_list_place(root), [])
+    is_wanted = ("running", "paused") if args.running else None
+    found = [row for row in all_found if is_wanted is None or row["state"] in is_wanted]
     if args.format != "table":
         _table.write_records(found, _COLUMNS, args.format, args.output)
     elif found or args.output:
@@ -77,15 +77,40 @@ def run(args: argparse.Namespace) -> int:
             if row["stands"]:
                 print(clean(f"process {row['pid']}: {row['stands']}"))
         names = _choose_names(found, args.long)
+        found = _put_jobs_together(found)
         shown = [{**row, **_show(row)} for row in found]
         commands = list_commands(found, [row["command"] for row in shown])
         shown = [{**row, "command": one} for row, one in zip(shown, commands, strict=True)]
         _table.write_text(args.output, lambda file: _draw(names, shown, file))
     else:
-        print(f"nothing is recorded in {root}; try `sonde run train.py`")
+        print(_describe_none(root, all_found))
     for line in broken:  # what is wrong comes last, where it is seen
         print(f"sonde: {line}", file=sys.stderr)
     return 0
+
+
+def _put_jobs_together(rows: Sequence[dict[str, Any]]) -> list[dict[str, Any]]:
+    """Return rows, which are in the order of their start, with each job's together and its ranks in
+    order. A job of one process that has no name of its own gets none: its pid says the same."""
+    jobs: dict[str, list[dict[str, Any]]] = {}
+    for row in rows:
+        jobs.setdefault(row["job"] or row["session"], []).append(row)
+    found = []
+    for job, alike in jobs.items():
+        if len(alike) == 1 and job.endswith(f"-{alike[0]['pid']}"):
+            found.append({**alike[0], "job": None})
+        else:
+            found += sorted(alike, key=lambda row: -1 if row["rank"] is None else row["rank"])
+    return found
+
+
+def _describe_none(root: str, found: Sequence[Mapping[str, Any]]) -> str:
+    """Return why the list is empty, and what to do."""
+    if not found:
+        return f"nothing has been recorded in {root} yet; try `sonde run train.py`"
+    ended = count_things(len(found), "recording")
+    verb = "has" if len(found) == 1 else "have"
+    return f"nothing is being recorded now; {ended} in {root} {verb} ended: `sonde ps` lists them"
 
 
 def _draw(names: Sequence[str], rows: list[dict[str, Any]], file: IO[str]) -> None:

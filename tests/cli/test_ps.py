@@ -1,0 +1,27 @@
+"""`sonde ps`: in which order recordings are listed, and what an empty list says."""
+
+from __future__ import annotations
+
+from sonde.cli.ps import _describe_none, _put_jobs_together
+
+
+def make(pid: int, job: str | None, rank: int | None = None) -> dict[str, object]:
+    return {"pid": pid, "job": job, "rank": rank, "session": f"vm-{pid}"}
+
+
+def test_the_processes_of_a_job_stand_together_with_its_ranks_in_order() -> None:
+    rows = [make(1, "torchrun-1"), make(5, "fetch-5"), make(3, "torchrun-1", 1),
+            make(2, "torchrun-1", 0), make(6, None)]  # fmt: skip
+    assert [row["pid"] for row in _put_jobs_together(rows)] == [1, 2, 3, 5, 6]
+
+
+def test_a_process_alone_shows_only_a_job_that_somebody_named() -> None:
+    rows = [make(5, "fetch-5"), make(7, "nightly"), make(8, "pool-8"), make(9, "pool-8")]
+    jobs = [row["job"] for row in _put_jobs_together(rows)]
+    assert jobs == [None, "nightly", "pool-8", "pool-8"]
+
+
+def test_an_empty_list_says_whether_anything_was_recorded_before() -> None:
+    assert "try `sonde run train.py`" in _describe_none("/r", [])
+    told = _describe_none("/r", [make(1, None), make(2, None)])
+    assert told.startswith("nothing is being recorded now; 2 recordings in /r have ended")
