@@ -42,3 +42,12 @@ def test_a_folder_that_may_not_be_read_is_not_called_empty(closed: Path, target:
 def test_ps_does_not_call_a_folder_empty_that_may_not_be_read(closed: Path) -> None:
     with pytest.raises(NoSession, match="nobody else may read it"):
         ps._list_here(str(closed))
+
+
+def test_words_of_a_command_tell_two_runs_of_a_program_apart(root: Path, run) -> None:
+    for task in ("nightly", "report"):
+        run("import sonde; sonde.start()", task, SONDE_COLLECTOR="off")
+    (nightly,) = find_sessions("program.py nightly", str(root))
+    assert nightly.meta.argv[-1] == "nightly"
+    with pytest.raises(NoSession, match=r"no recording called program\.py night;"):
+        find_sessions("program.py night", str(root))  # whole words only

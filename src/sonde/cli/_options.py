@@ -25,10 +25,11 @@ _SPANS = "30s, 5min, 100ms or plain seconds"
 _GAP = re.compile(r".*\S {2,}(?=\S)")  # before the second column of a line
 _MORE = " " * 6  # before the rest of a line
 TARGET = """\
-TARGET is a pid, a program's name, a job (all its processes), a session folder or its id, a run,
-or `all`; several are separated by commas. `sonde ps` lists what can be named. Or it is a place that
-hosts share (archive.to), PLACE#JOB, PLACE#JOB/RANK or PLACE#SESSION; PLACE is s3://bucket/folder,
-gs://…, abfs://… or a folder, and `sonde ps PLACE` lists what is there.
+TARGET is a pid, a program's name or how its command begins ('manage.py nightly'), a job (all its
+processes), a session folder or its id, a run, or `all`; several are separated by commas. `sonde ps`
+lists what can be named. Or it is a place that hosts share (archive.to), PLACE#JOB, PLACE#JOB/RANK
+or PLACE#SESSION; PLACE is s3://bucket/folder, gs://…, abfs://… or a folder, and `sonde ps PLACE`
+lists what is there.
 """
 CLUSTER = """\
 TARGET@CLUSTER asks the agents of many hosts (`sonde agent`); without TARGET, for all. CLUSTER is

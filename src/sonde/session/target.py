@@ -9,7 +9,7 @@ from sonde.session import runs, stack_table
 from sonde.session.files import META, find_refusal
 from sonde.session.folder import Session, list_sessions
 from sonde.session.process import read_start_ticks
-from sonde.words import name_program
+from sonde.words import name_program, shorten_command
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -20,8 +20,8 @@ if TYPE_CHECKING:
 
 
 def find_sessions(target: str, root: str) -> list[Session]:
-    """Return the sessions that a TARGET names: a pid, folder, session id, run, job, program or
-    `all`.
+    """Return the sessions that a TARGET names: a pid, folder, session id, run, job, program,
+    beginning of a command, or `all`.
 
     Several targets are separated by commas. A pid names its newest session; a job whose id is also
     a pid is `job:NUMBER`."""
@@ -118,8 +118,9 @@ def _find_part(part: str, root: str) -> list[Session]:
 
 
 def _find_program(name: str, sessions: list[Session]) -> list[Session]:
-    """Return what runs of the jobs whose program has this name; the newest of them if none does."""
-    found = [s for s in sessions if name in _name_both(s)]
+    """Return what runs of the jobs whose program has this name, or whose command begins with these
+    words; the newest of them if none runs."""
+    found = [s for s in sessions if name in _name_both(s) or _begins(name, s)]
     live = [s for s in found if s.is_alive()]
     jobs = {s.meta.job for s in live or found[-1:]} - {None}
     same = [s for s in sessions if s in (live or found[-1:]) or s.meta.job in jobs]
@@ -130,6 +131,15 @@ def _name_both(session: Session) -> set[str]:
     """Return the name of a program with and without its suffix."""
     name = name_program(session.meta.argv)
     return {name, name.removesuffix(".py")}
+
+
+def _begins(words: str, session: Session) -> bool:
+    """Return whether the command of a session, as `sonde ps` shows it, begins with these words:
+    one program is told from another of its name by what it was told to do."""
+    if " " not in words:
+        return False
+    command = shorten_command(" ".join(map(str, session.meta.argv)))
+    return f"{command} ".startswith(f"{words} ")
 
 
 def _suggest(part: str, sessions: list[Session]) -> str:
