@@ -192,25 +192,25 @@ def _count(number: int, one: str, many: str) -> str:
 def _describe_finding(
     finding: Finding, folder: str | None, file: IO[str], colour: bool
 ) -> Iterator[str]:
-    """Yield the lines of a finding: the verdict, the evidence, the next step."""
+    """Yield the lines of a finding: verdict, place, evidence, next step; then the rest."""
     begin, end = (_COLOURS[finding.severity], "\x1b[0m") if colour else ("", "")
     who = f" ({clean(', '.join(finding.who))})" if finding.who else ""
     title = f"{finding.severity.upper()}: {finding.title}{who}  [{finding.rule}]"
     word, colon, rest = fill(title, file).partition(":")
     yield f"{begin}{word}{end}{colon}{rest}"
-    votes = f"{_SEEN[finding.votes]} ({finding.fired} of {finding.judged})"
-    seen = f"{votes}, confidence {finding.sureness}"
-    if finding.lost_pct is not None:
-        seen += f", about {finding.lost_pct:.0f} % of the time lost"
-    yield from _wrap("seen", f"{seen}; {finding.since} to {finding.until[11:]}")
+    if finding.line:
+        yield from _wrap("code", shorten_file(finding.line, folder))
     numbers = ", ".join(show_evidence(name, value) for name, value in finding.evidence.items())
     if numbers:
         # Places within a sentence are short, too: the user's own files without the folder.
         yield from _wrap("evidence", numbers.replace(f"{folder}/", "") if folder else numbers)
-    if finding.line:
-        yield from _wrap("code", shorten_file(finding.line, folder))
-    yield from _wrap("why", finding.why)
     yield from _wrap("next", finding.todo)
+    yield from _wrap("why", finding.why)
+    seen = f"{_SEEN[finding.votes]} ({finding.fired} of {finding.judged})"
+    seen += f", confidence {finding.sureness}"
+    if finding.lost_pct is not None:
+        seen += f", about {finding.lost_pct:.0f} % of the time lost"
+    yield from _wrap("seen", f"{seen}; {finding.since} to {finding.until[11:]}")
 
 
 def _wrap(label: str, text: str) -> list[str]:
