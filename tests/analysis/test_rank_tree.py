@@ -48,9 +48,9 @@ def test_a_thousand_ranks_are_one_picture_with_the_outlier_first() -> None:
         "    rank 17 (node002, pid 1017) is behind: it has finished 211",
         "",
         "Where they are",
-        "  rank 17 (node002, pid 1017): DataLoader.__next__ at data.py:88, idle for 45.0s: "
+        "  rank 17 (node002, pid 1017): load (data.py:88) in torch.DataLoader.__next__, idle for 45.0s: "
         "waits for a lock",
-        "  1,023 ranks (0-16, 18-1023): all_reduce at trainer.py:212, idle for 45.0s: "
+        "  1,023 ranks (0-16, 18-1023): step (trainer.py:212) in torch.all_reduce, idle for 45.0s: "
         "waits for a lock",
         "",
         "<module> (train.py:40)",
@@ -63,7 +63,7 @@ def test_a_thousand_ranks_are_one_picture_with_the_outlier_first() -> None:
         "   all_reduce (torch/distributed/distributed_c10d.py:2810)",
         "",
         "Other threads",
-        '  1,024 threads of 1,024 ranks (0-1023) "loader": Queue.get at data.py:9, idle for 45.0s: '
+        '  1,024 threads of 1,024 ranks (0-1023) "loader": run (data.py:9) in queue.Queue.get, idle for 45.0s: '
         "waits for an item from a queue",
     ]
 
@@ -165,7 +165,10 @@ def test_rows_of_another_machine_may_contain_anything() -> None:
 
 def test_a_place_is_named_by_what_the_program_called() -> None:
     wrapped = [WAITING[0], ["wrap.<locals>.wrapper", C_LOGGER, 83], *WAITING[1:]]
-    assert name_place([tuple(frame) for frame in wrapped], "/job") == "all_reduce at trainer.py:212"
+    assert (
+        name_place([tuple(frame) for frame in wrapped], "/job")
+        == "step (trainer.py:212) in torch.all_reduce"
+    )
     assert name_place([("f", "", 0)], None) == "f"
 
 

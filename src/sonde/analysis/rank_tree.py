@@ -10,7 +10,7 @@ import json
 from collections.abc import Iterable, Iterator, Sequence
 from typing import Any, NamedTuple
 
-from sonde.analysis.code_names import MINE, WRAPPERS, find_owner, is_ours, shorten_file
+from sonde.analysis.code_names import MINE, WRAPPERS, find_owner, is_ours, name_call, shorten_file
 
 Row = dict[str, Any]
 Frame = tuple[str, str, int]  # function, file, line
@@ -119,14 +119,13 @@ def _merge(stacks: Sequence[tuple[tuple[Frame, ...], list[RankThread]]], depth: 
 
 
 def name_place(frames: Sequence[Frame], folder: str | None) -> str:
-    """Return what a stack, the innermost frame first, is at: `all_reduce at trainer.py:212`, which
-    is the function that the program's own code called last, and where from."""
-    own = next((at for at, frame in enumerate(frames) if find_owner(frame[1]) == MINE), None)
-    if own is None:
-        own = 0
+    """Return what a stack, the innermost frame first, is at: `step (trainer.py:212) in
+    torch.all_reduce`, the program's own function with its line, and what that has called."""
+    own = next((at for at, frame in enumerate(frames) if find_owner(frame[1]) == MINE), 0)
+    func, file, line = frames[own]
+    place = f"{func} ({shorten_file(file, folder)}:{line})" if file else func
     called = [frame for frame in frames[:own] if frame[0].rpartition(".")[2] not in WRAPPERS]
-    func, (_func, file, line) = (called[-1] if called else frames[own])[0], frames[own]
-    return f"{func} at {shorten_file(file, folder)}:{line}" if file else func
+    return f"{place} in {name_call(*called[-1][:2])}" if called else place
 
 
 # ---- who is behind -------------------------------------------------------------------------------
