@@ -62,7 +62,7 @@ check-native: $(VENV)/.installed $(VENV)/.test
 	$(BIN)/python tests/native/run.py --seconds $(NATIVE_SECONDS)
 
 # Whatever needs an NVIDIA GPU and a PyTorch that can use it; without them all of it is left out.
-GPU_TESTS := $(addprefix tests/job/sources/test_,$(addsuffix .py,kernel cuda cuda_memory capture collective oom variable))
+GPU_TESTS := $(addprefix tests/job/sources/test_,$(addsuffix .py,kernel cuda cuda_memory cuda_growth capture collective oom variable))
 test-gpu: $(VENV)/.installed $(VENV)/.test
 	$(BIN)/python -m pytest -q -rs $(GPU_TESTS)
 

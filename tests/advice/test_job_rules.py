@@ -78,6 +78,20 @@ def test_waits_for_a_gpu_that_is_not_busy_are_told_with_their_line() -> None:
     assert found.lost_pct == pytest.approx(30)
 
 
+def test_waits_of_many_small_copies_are_told_as_such() -> None:
+    waits, copies = call(200, **WAIT), call(100, **COPY)
+    many = [{**copies(0)[0], "calls": 1000, "bytes": 10**6}]
+    folder = record_loop(
+        {}, gpu={"util_pct": 60.0},
+        cuda_call=lambda t: [{**waits(t)[0], "calls": 1000}, *many],
+    )  # fmt: skip
+    (found,) = advise(folder, "sync_points").findings
+    assert "many small copies" in found.title and "own wait" in found.why
+    assert found.evidence["copies_a_step"] == pytest.approx(100)
+    assert found.evidence["waiting_pct"] == pytest.approx(30)
+    assert found.line == "/job/train.py:7 in train"
+
+
 def test_copies_from_memory_that_is_not_pinned_are_told_with_their_line() -> None:
     folder = record_loop({}, gpu={"util_pct": 70.0}, cuda_call=call(150, **COPY))
     (found,) = advise(folder, "pinned_memory").findings
@@ -155,6 +169,50 @@ def test_a_gpu_that_waits_for_launches_is_told() -> None:
     assert found.severity == "critical"
     assert found.evidence["host_in_model_pct"] == pytest.approx(95)
     assert found.evidence["gpu_util_pct"] == 30
+
+
+@pytest.mark.parametrize(("launches", "is_other"), [(100, True), (100_000, False)])
+def test_a_host_that_does_more_than_launch_is_told_so(launches: int, is_other: bool) -> None:
+    calls = [{"kind": "launch", "call": "cudaLaunchKernel", "calls": launches}]
+    folder = record_loop({}, gpu={"util_pct": 30.0}, cuda_call=lambda _: calls)
+    (found,) = advise(folder, "launch_bound").findings
+    assert ("work that the host does" in found.title) is is_other
+
+
+def hold(more_bytes: float, more_blocks: float) -> Callable[[float], Sequence[dict]]:
+    return lambda t: [
+        {**CUDA[0], "step": round(10 * t) + at, "blocks": 1000 + round(more_blocks * t),
+         "allocated_bytes": 4 * 10**9 + round(more_bytes * t)} for at in range(10)
+    ]  # fmt: skip
+
+
+def test_what_grows_on_a_gpu_is_told_from_what_is_kept_and_by_whom() -> None:
+    here = {"device": "cuda:0", "file": "/job/train.py", "func": "keep"}
+
+    def look(t: float) -> Sequence[dict]:
+        if t not in (20, 21):
+            return []
+        alive = 10**8 if t == 20 else 3 * 10**8
+        return [{**here, "lineno": 7, "alive_bytes": alive, "alive_blocks": 10, "step": int(t)},
+                {**here, "lineno": 9, "alive_bytes": 10**9, "alive_blocks": 1, "step": int(t)}]  # fmt: skip
+
+    memory = hold(1e7, 5)
+    folder = record(40, torch_step=steps(), torch_memory=memory, cuda_memory=look)
+    (found,) = advise(folder, "gpu_memory_creep").findings
+    assert found.severity == "warning" and found.line == "/job/train.py:7 in keep"
+    assert found.evidence["more_blocks"] > 100
+    folder = record(40, torch_step=steps(), torch_memory=hold(1e7, 0))
+    (found,) = advise(folder, "gpu_memory_creep").findings
+    assert found.severity == "info" and "larger and larger" in found.title and not found.line
+
+
+@pytest.mark.parametrize(("retries", "severity"), [(1, "info"), (4, "warning")])
+def test_memory_that_was_given_back_once_is_only_mentioned(retries: int, severity: str) -> None:
+    memory = [{**CUDA[0], "ooms": 0}]
+    folder = record(40, torch_step=steps(), torch_memory=lambda t: [
+        {**memory[0], "retries": retries if t >= 20 else 0}])  # fmt: skip
+    (found,) = advise(folder, "gpu_memory_pressure").findings
+    assert found.severity == severity
 
 
 def test_a_gpu_that_is_done_with_each_module_at_once_waits_though_it_calls_itself_busy() -> None:

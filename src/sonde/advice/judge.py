@@ -336,5 +336,5 @@ def _make_finding(rule: Rule, tally: Tally, period: Period, line: str, host: str
         confidence=round(tally.confidence, 3), lost_pct=tally.lost_pct,
         since=show_moment(since_ns), until=show_moment(until_ns), evidence=tally.evidence,
         who=[who.removesuffix(host) for who in tally.who], line=tally.pick("line") or line,
-        why=rule.why, todo=tally.pick("todo") or rule.todo,
+        why=tally.pick("why") or rule.why, todo=tally.pick("todo") or rule.todo,
     )  # fmt: skip

@@ -6,6 +6,7 @@ from collections.abc import Iterator, Sequence
 from dataclasses import replace
 from typing import Any
 
+from sonde.advice.device_places import mark_device
 from sonde.advice.period import Period
 from sonde.analysis.awaits import Await, make_inside, read_awaits
 from sonde.analysis.code_names import shorten_file
@@ -15,7 +16,7 @@ from sonde.analysis.profile import Profile, Selection
 from sonde.analysis.window import Window
 from sonde.analysis.work_kinds import find_instead, find_kind
 from sonde.errors import Error
-from sonde.store.recording import FrozenRecording
+from sonde.store.held import HeldRecording
 from sonde.words import show_duration
 
 # A loop beside the main thread that runs nothing, as in Gunicorn's master, is no answer.
@@ -96,7 +97,7 @@ _LINES = ("a lock", "a semaphore", "a condition")
 _MOST_AWAITS = 4
 
 
-def find_places(recording: FrozenRecording, period: Period) -> list[HotPlace]:
+def find_places(recording: HeldRecording, period: Period) -> list[HotPlace]:
     """Return where the time went: whoever asks has a reason to, even if no rule found anything."""
     window = Window(*period.shown_ns)
     profile = Profile(recording, Selection(window))
@@ -112,10 +113,11 @@ def find_places(recording: FrozenRecording, period: Period) -> list[HotPlace]:
     places = list_places(tree, loops_ns=loops_ns, awaited=awaited)
     depths = _find_depths(tree, places)
     facts = _read_facts(recording, window, places)
-    return [
+    described = [
         _describe(place, facts[at], depths.get(at, 0), window) if at in facts else place
         for at, place in enumerate(places)
     ]
+    return mark_device(recording, window, described)
 
 
 # ---- threads -------------------------------------------------------------------------------------
@@ -126,7 +128,7 @@ def _list_stacks(place: HotPlace) -> list[int]:
 
 
 def _read_facts(
-    recording: FrozenRecording, window: Window, places: Sequence[HotPlace]
+    recording: HeldRecording, window: Window, places: Sequence[HotPlace]
 ) -> dict[int, Any]:
     """Return what was measured at each place, by its number."""
     wanted = [

@@ -76,6 +76,7 @@ class Verdict(NamedTuple):
     who: str = ""  # rank 1, GPU 3@host; the host is left out where there is only one
     title: str = ""  # instead of the docstring's first line, where the cause is known
     todo: str = ""  # instead of the docstring's `What to do`
+    why: str = ""  # instead of the docstring's `Why it hurts`
     line: str = ""  # the line of code, where the rule itself knows it: train.py:33 in load
     most: str = LEVELS[-1]  # the highest severity that what was measured in this piece can prove
     is_own: bool = True  # whether the job's own code is the cause: if not, no line of it is named

@@ -144,6 +144,19 @@ DATA_WORK: tuple[tuple[str, tuple[str, ...], str] | tuple[str, tuple[str, ...], 
                                    "torch._C.TensorBase.__setitem__", "torch._C.TensorBase.unbind"),
      "each element is an operation of its own: work on the whole tensor (masks, gather, scatter, "
      "index_add, bincount, torch.where, triu), or take it over once (tolist, numpy)"),
+    ("attention", ("torch._C._nn.scaled_dot_product_attention",
+                   "torch.scaled_dot_product_attention"),
+     "if the host works on it while the GPU waits, a library makes a plan for each new length: pad "
+     "to few lengths, or torch.backends.cuda.enable_cudnn_sdp(False); half precision and is_causal "
+     "in place of a mask let the fast kernels run; keep keys and values of earlier tokens"),
+    ("tensors moved or converted", ("torch._C.TensorBase.to", "torch._C.TensorBase.cpu",
+                                    "torch._C.TensorBase.cuda", "torch._C.TensorBase.numpy",
+                                    "torch._C.TensorBase.float", "torch._C.TensorBase.half",
+                                    "torch._C.TensorBase.double", "torch._C.TensorBase.bfloat16",
+                                    "torch._C.TensorBase.contiguous", "torch._C.TensorBase.type",
+                                    "torch._C.TensorBase.pin_memory"),
+     "convert or move once what is used again, many small tensors as one, and keep results where "
+     "they are until they are needed"),
     ("joining arrays", ("numpy.append", "numpy.concatenate", "numpy.vstack", "numpy.hstack",
                         "numpy.stack", "numpy.column_stack", "numpy.insert", "numpy.delete",
                         "torch.cat", "torch.stack", "torch._C._VariableFunctionsClass.cat",
@@ -183,7 +196,10 @@ DATA_WORK: tuple[tuple[str, tuple[str, ...], str] | tuple[str, tuple[str, ...], 
     ("the backward pass", ("torch.Tensor.backward", "torch.backward", "torch.grad",
                            "torch.autograd"),
      "it costs about twice the forward pass: freeze what need not be trained, detach what needs no "
-     "gradient, keep no graph of earlier steps, use mixed precision"),
+     "gradient, keep no graph of earlier steps, use mixed precision",
+     "a thread of PyTorch's own runs it, and waits for a GPU that is still busy. It costs about "
+     "twice the forward pass: freeze what need not be trained, detach what needs no gradient, use "
+     "mixed precision; `sonde modules` tells which modules take the time"),
     ("the model", ("torch.Module.__call__", "torch.Module._wrapped_call_impl",
                    "torch.Module._call_impl"),
      "that is the model's own work: `sonde modules` tells its parts apart; larger batches, "

@@ -7,7 +7,7 @@ from sonde.session.schema import column, i64, text, u32
 
 class CudaMemory:
     """What a line of the program holds of a GPU's memory, as PyTorch's allocator says; all lines
-    at the end of a step, once in a minute at most."""
+    at the end of a step: once in a minute at most, or thrice in a look while it grows."""
 
     RING_BYTES = 2**20
     t_ns: i64 = column("when; the same for all lines of one moment", "ns")

@@ -101,6 +101,7 @@ class TorchMemory:
         "how often so far the allocator had to release memory to find room"
     )
     ooms: u64 | None = column("how often so far there was no memory left")
+    blocks: u64 | None = column("number of blocks in use")
 
 
 class TorchLoader:

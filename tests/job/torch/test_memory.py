@@ -23,6 +23,7 @@ def make_stats(allocated: int, peak: int, reserved: int, split: int = 0) -> dict
         "inactive_split_bytes": {"all": {"current": split, "peak": split}},
         "num_alloc_retries": 3,
         "num_ooms": 1,
+        "allocation": {"all": {"current": 12}},
     }
 
 
@@ -68,7 +69,7 @@ def test_the_process_is_as_large_as_the_kernel_says(make, rows) -> None:
     memory = make(FakeTorch())
     memory.at_step(7)
     ((_t_ns, step, device, resident, most, size, *rest),) = rows
-    assert (step, device, rest) == (7, "cpu", [None, None, None])
+    assert (step, device, rest) == (7, "cpu", [None] * 4)
     assert resident == most == pytest.approx(read_status("VmRSS:"), rel=0.2)
     assert size == pytest.approx(read_status("VmSize:"), rel=0.05)
 
@@ -92,7 +93,7 @@ def test_a_device_in_use_has_a_row_and_the_others_are_left_alone(make, rows) -> 
         memory.at_step(step)
     devices = [row for row in rows if row[2] != "cpu"]
     assert [row[1:] for row in devices[:1]] == [
-        (0, "cuda:1", 5 * MB, 8 * MB, 20 * MB, 2 * MB, 3, 1)
+        (0, "cuda:1", 5 * MB, 8 * MB, 20 * MB, 2 * MB, 3, 1, 12)
     ]
     assert len(devices) == 10
     assert torch.asked.count(0) == 1

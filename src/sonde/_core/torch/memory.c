@@ -113,7 +113,8 @@ static int write_process(MemoryObject *self, int64_t now_ns, long long step)
     PyObject *values[] = {
         PyLong_FromLongLong(now_ns), PyLong_FromLongLong(step), Py_NewRef(self->cpu),
         PyLong_FromDouble(resident_bytes), PyLong_FromDouble(self->most_bytes),
-        PyLong_FromDouble(size_bytes), Py_NewRef(Py_None), Py_NewRef(Py_None), Py_NewRef(Py_None)};
+        PyLong_FromDouble(size_bytes), Py_NewRef(Py_None), Py_NewRef(Py_None), Py_NewRef(Py_None),
+        Py_NewRef(Py_None)};
     enum { COLUMNS = sizeof values / sizeof values[0] };
     int complete = 1;
     for (int i = 0; i < COLUMNS; i++)

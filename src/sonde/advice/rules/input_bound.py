@@ -208,7 +208,9 @@ def _find_trouble(row: Any, limits: Limits, rest_pct: float) -> Cause:
         return Cause(
             "The training loop waits for data: workers may not load far enough ahead (prefetch)",
             "raise prefetch_factor: now and then a batch takes long, and what was loaded ahead is "
-            "used up before it comes, while the workers had time to load more.",
+            "used up before it comes, while the workers had time to load more. And nothing is "
+            "loaded ahead from one epoch to the next: if epochs are short, make one of several "
+            "(a sampler that goes through the dataset many times).",
             {"resting_pct": rest_pct, "prefetch_factor": row.prefetch_factor, **_measure(row)},
         )
     return _find_load(row, limits)

@@ -3,8 +3,9 @@
 Why it hurts: the model is many small operators, and the host needs longer to launch one than the
 GPU to run it. A faster GPU would not help.
 
-What to do: torch.compile (mode="reduce-overhead" uses CUDA graphs), a larger batch, fused operators
-and optimizers; `sonde capture TARGET` shows kernels beside their launches.
+What to do: torch.compile (mode="reduce-overhead" uses CUDA graphs), a larger batch, operations on
+the whole batch in place of a loop over its examples, fused operators and optimizers; `sonde capture
+TARGET` shows kernels beside their launches.
 """
 
 from __future__ import annotations
@@ -25,6 +26,9 @@ LIMITS = {
         60,
         "of the calls of modules after which the GPU had nothing left to do: then it waits, "
         "however busy it calls itself",
+    ),
+    "launch_ns": Limit(
+        3e5, "of the host's time for each launch of a kernel, from which it does other work too"
     ),
     "cpu_pct": Limit(
         80, "of one processor that the process uses meanwhile, or would if it could have it"
@@ -71,6 +75,14 @@ FROM step JOIN job USING (host, pid) JOIN cpu USING (piece, host, pid)
 LEFT JOIN gpu USING (piece, host) LEFT JOIN kernel USING (host, pid)
 LEFT JOIN pace USING (piece, host, pid) LEFT JOIN launch USING (piece, host, pid)
 """
+_OTHER_WORK = (
+    "The GPU waits for work that the host does in the middle of the model",
+    "see what the host does at this line, where it takes far longer than to launch a kernel: "
+    "arithmetic in Python or NumPy, parsing, building of something for each new shape of its "
+    "input (cuDNN's plans, autotuning, compilation; pad to few shapes). Do it once, in workers "
+    "ahead of time, or on the GPU.",
+    "the GPU is given its next work only when the host is done with this.",
+)
 
 
 def judge(rows: Rows, limits: Limits) -> Iterator[Verdict]:
@@ -96,9 +108,12 @@ def judge(rows: Rows, limits: Limits) -> Iterator[Verdict]:
         }  # fmt: skip
         # How long the GPU was idle between kernels is known only if it called itself idle.
         is_idle = min(known) < limits.gpu_pct
+        launch_ns = row.model_pct / 100 * row.step_ns / row.launches if row.launches else 0.0
+        title, todo, why = _OTHER_WORK if launch_ns >= limits.launch_ns else ("", "", "")
         yield Verdict(
             row.piece, fired, {name: one for name, one in evidence.items() if one is not None},
             lost_pct=min(100 - min(known), row.model_pct) if is_idle else None,
             severity=None if is_idle else "warning", readings=row.steps,
-            who="" if row.rank is None else f"rank {row.rank}",
+            who="" if row.rank is None else f"rank {row.rank}", title=title, todo=todo,
+            why=why,
         )  # fmt: skip

@@ -5,7 +5,8 @@ buffer first, and the loop waits for it.
 
 What to do: give the DataLoader pin_memory=True, or keep the data in pinned memory from the start,
 and copy with `.to(device, non_blocking=True)`. Pinning by hand in the loop
-(`tensor.pin_memory().to(…)`) is slower than not pinning.
+(`tensor.pin_memory().to(…)`) is slower than not pinning. What is the same in each step, such as a
+table or weights of classes, copy once and keep on the GPU.
 """
 
 from __future__ import annotations

@@ -28,7 +28,7 @@ class Source:
     """Has torch note who allocates, without the trace of all events, and adds up what is alive."""
 
     def __init__(self, context: SourceContext) -> None:
-        self._context, self._emit = context, context.writer(CudaMemory)
+        self._context, self._rows = context, RowWriter(context)
         self._begin = context.guard(self._begin_now)  # single objects: torch's queue, our list
         self._look = context.guard(self._look_at_step)
         self._is_ours, self._due_ns = False, 0
@@ -39,7 +39,6 @@ class Source:
         call = getattr(sys.modules.get("torch.cuda"), "_lazy_call", None)
         if getattr(torch.version, "cuda", None) is None or call is None:
             raise Unavailable("this PyTorch was built without CUDA")
-        self._folder = os.path.join(os.path.dirname(os.path.abspath(torch.__file__)), "")
         call(self._begin)
 
     def stop(self) -> None:
@@ -74,11 +73,23 @@ class Source:
 
     def _write(self, step: int) -> None:
         begin_ns = _core.clock_ns()
-        segments = sys.modules["torch.cuda"].memory_snapshot()
-        for place, (held, blocks) in sum_places(segments, self._folder).items():
-            self._emit(begin_ns, step, *place, held, blocks)
+        self._rows.write(begin_ns, step)
         end_ns = _core.clock_ns()
         self._due_ns = end_ns + max(_EVERY_NS, _REST * (end_ns - begin_ns))
+
+
+class RowWriter:
+    """Writes who holds what now."""
+
+    def __init__(self, context: SourceContext) -> None:
+        self._emit = context.writer(CudaMemory)
+
+    def write(self, t_ns: int, step: int) -> None:
+        torch: Any = sys.modules["torch"]
+        folder = os.path.join(os.path.dirname(os.path.abspath(torch.__file__)), "")
+        segments = sys.modules["torch.cuda"].memory_snapshot()
+        for place, (held, blocks) in sum_places(segments, folder).items():
+            self._emit(t_ns, step, *place, held, blocks)
 
 
 def sum_places(segments: Iterable[Mapping[str, Any]], folder: str) -> dict[_Place, list[int]]:

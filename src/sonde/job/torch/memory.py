@@ -84,6 +84,7 @@ class MemoryWriter:
         self._emit(
             t_ns, step, f"cuda:{device}", allocated, self._raise_most(device, peak), cached, split,
             stats.get("num_alloc_retries"), stats.get("num_ooms"),
+            stats.get("allocation", {}).get("all", {}).get("current"),
         )  # fmt: skip
 
     def _find_used(self) -> tuple[int, ...]:
