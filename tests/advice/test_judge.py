@@ -109,6 +109,12 @@ def test_more_pieces_give_more_confidence() -> None:
     assert many.confidence > 0.9
 
 
+def test_a_piece_with_many_readings_gives_more_confidence() -> None:
+    few, many = (tally(Verdict(0, True, readings=readings)) for readings in (19, 20))
+    assert few.confidence == pytest.approx(1 / 3)
+    assert many.confidence == pytest.approx(1 / 2)
+
+
 def test_evidence_is_the_median_or_what_its_name_says() -> None:
     verdicts = [Verdict(at, True, {"util_pct": v, "max_c": v, "min_b": v, "total_n": v, "disk": "a"})
                 for at, v in enumerate((1, 2, 9))]  # fmt: skip

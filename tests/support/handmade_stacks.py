@@ -112,6 +112,10 @@ class FakeRecording:
         self.others: dict[str, list[dict[str, object]]] = {name: [] for name in OTHERS}
         self._opened: tuple[int, duckdb.DuckDBPyConnection] | None = None
 
+    def find_empty(self, tables):
+        """All are empty but those that were filled."""
+        return {name for name in tables if not self.others.get(name)}
+
     def see(self, path, at_ms, *, wall=10, cpu=10, gil=True, samples=1, thread=100, session=0,
             call=None, wait=None):  # fmt: skip
         """A sample of `a|b|c`, root first (or of frames), that ends so long after the start."""

@@ -220,11 +220,13 @@ class Tally:
 
     @property
     def confidence(self) -> float:
-        """Return the share of pieces, lower where there are few: one piece of one gives a third. A
-        danger is a fact, however seldom it is seen."""
+        """Return the share of pieces, lower where there are few: one piece of one gives a third, or
+        a half if it has many readings. A danger is a fact, however seldom it is seen."""
         if self.danger and self.fired:
             return 0.95
-        return len(self.fired) / (self.judged + 2)
+        readings = sum(verdict.readings for verdict in self.verdicts)
+        is_rich = readings >= _TO_BE_CRITICAL * self.judged
+        return len(self.fired) / (self.judged + (1 if is_rich else 2))
 
     @property
     def evidence(self) -> dict[str, Number | str | None]:
