@@ -63,14 +63,14 @@ def test_a_job_that_may_not_read_memory_is_recorded_slowly(
     run_anew, tmp_path: Path, collector: bool
 ) -> None:
     code = f"forbid({READV})\n" + WORK.format(collector=collector)
-    library = native_tools.make_no_memory_file(tmp_path)
-    folder = run_anew(FILTER + code, LD_PRELOAD=str(library)).stdout.strip()
+    forbidden = native_tools.forbid_file(tmp_path, "/mem")
+    folder = run_anew(FILTER + code, **forbidden).stdout.strip()
     assert "seccomp" in (read_start_of_stacks(folder) or "")
 
 
 def test_a_job_without_a_file_of_its_memory_is_recorded_as_any(run_anew, tmp_path: Path) -> None:
-    library = native_tools.make_no_memory_file(tmp_path)
-    folder = run_anew(WORK.format(collector=True), LD_PRELOAD=str(library)).stdout.strip()
+    forbidden = native_tools.forbid_file(tmp_path, "/mem")
+    folder = run_anew(WORK.format(collector=True), **forbidden).stdout.strip()
     assert read_start_of_stacks(folder) is None
     frames = sonde.open(folder).query("SELECT func FROM python.frame WHERE func = 'work'")
     assert frames.num_rows > 0

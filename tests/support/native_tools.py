@@ -57,9 +57,14 @@ def make_driver(folder: Path) -> Path:
     return _build(folder, "pretend_driver", "libcuda.so.1")
 
 
-def make_no_memory_file(folder: Path) -> Path:
-    """A library to preload: a process may not open the file of its own memory."""
-    return _build(folder, "no_memory_file")
+def forbid_file(folder: Path, end: str) -> dict[str, str]:
+    """Return an environment in which a program may not open its own files of /proc that end so."""
+    return {"LD_PRELOAD": str(_build(folder, "forbidden_file")), "FORBIDDEN_FILE": end}
+
+
+def make_aligned_stack(folder: Path) -> Path:
+    """Functions that align their stack."""
+    return _build(folder, "aligned_stack")
 
 
 def make_slow_reads(folder: Path) -> Path:

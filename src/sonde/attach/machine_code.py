@@ -12,31 +12,33 @@ import select
 import sys
 import time
 from bisect import bisect_right, insort
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from ctypes import c_bool, c_int64, c_ulong, c_void_p
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 from sonde import _core
 from sonde.attach import libdw
 from sonde.attach.native_names import has_no_name, is_call, is_eval, shorten_name
+from sonde.attach.preflight import explain_refusal
 from sonde.attach.procfs import ProcessFiles
 from sonde.attach.unwinder import ThreadMemory, Unwinder
 from sonde.session import Session, files, ring, texts
 from sonde.session.stack_table import GENERATED
 
-_POLL_S = 0.02  # how often it looks for questions
+_POLL_S = 0.005  # how often it looks for questions
 _IDLE_POLL_S = 0.2  # after a while without any
 _BUSY_S = 2.0
 _LOOK_S = 1.0  # how often it looks whether the session is still there
 _RENEW_S = 1.0  # between two looks at which files are mapped
-_STACK, _FRAME, _CHAIN = range(3)  # as in machine_code.h, and so are these
+_STACK, _FRAME, _CHAIN, _SAVED = range(4)  # as in machine_code.h, and so are these
 _PLAIN, _CALLS, _EVAL, _UNKNOWN = range(4)
 _KEPT = -(2**31)
 _END = 2**64 - 1
 _STRIDE, _MOST_STRIDES = 32, 1024
+_MOST_FILES = 5  # that a line about functions without names lists
 _MOST_ROWS = 512  # of the unwind tables, for one function
-_BREGX, _CFA, _PLUS = 0x92, 0x9C, 0x23  # operations of DWARF
+_BREG0, _BREGX, _CFA, _DEREF, _PLUS = 0x70, 0x92, 0x9C, 0x06, 0x23  # operations of DWARF
 # Numbers of registers in unwind tables: the stack pointer, the frame pointer, the return address.
 _REGISTERS = {"x86_64": (7, 6, 16), "aarch64": (31, 29, 30)}
 
@@ -55,7 +57,7 @@ class WayOut(NamedTuple):
 class CodeReader(Unwinder):
     """Reads what is known about the machine code of one process."""
 
-    def __init__(self, process: ProcessFiles, memory: int) -> None:
+    def __init__(self, process: ProcessFiles, memory: int | None) -> None:
         self._registers = _REGISTERS[os.uname().machine]
         super().__init__(process, memory)
         # Code that was made while the process ran: it has no tables.
@@ -167,6 +169,11 @@ class CodeReader(Unwinder):
         stack, pointer, _link = self._registers
         ops, count = ctypes.POINTER(libdw.DwarfOp)(), c_ulong()
         self._dw.dwarf_frame_cfa(frame, ctypes.byref(ops), ctypes.byref(count))
+        if self._is_saved(ops, count.value):
+            held = self._read_register(frame, pointer, from_itself=True)
+            place = self._read_register(frame, link)
+            if place is not None and held is not None:
+                return WayOut(*bounds, _SAVED, c_int64(ops[0].number).value, place, held)
         if count.value != 1 or ops[0].atom != _BREGX or ops[0].number not in (stack, pointer):
             return WayOut(*bounds, _CHAIN)
         base = _STACK if ops[0].number == stack else _FRAME
@@ -176,8 +183,16 @@ class CodeReader(Unwinder):
             return WayOut(*bounds, _CHAIN)
         return WayOut(*bounds, base, caller, place, held)
 
-    def _read_register(self, frame: c_void_p, register: int) -> int | None:
-        """Return where a register is saved; None if the tables say so in a way of their own."""
+    def _is_saved(self, ops: Any, count: int) -> bool:
+        """Tell whether the caller's stack pointer is in memory, near the frame pointer: so do
+        functions that align their stack, for vector registers mostly."""
+        return count == 2 and (ops[0].atom, ops[1].atom) == (_BREG0 + self._registers[1], _DEREF)
+
+    def _read_register(
+        self, frame: c_void_p, register: int, *, from_itself: bool = False
+    ) -> int | None:
+        """Return where a register is saved, counted from the caller's stack pointer, or else from
+        its own value; None if the tables say so in a way of their own."""
         memory = (libdw.DwarfOp * 3)()
         ops, count = ctypes.POINTER(libdw.DwarfOp)(), c_ulong()
         result = ctypes.byref(ops), ctypes.byref(count)
@@ -187,6 +202,9 @@ class CodeReader(Unwinder):
             return _KEPT  # or it is not defined: then nobody needs it
         if ops[0].atom != _CFA or count.value > 2:
             return None
+        if from_itself:
+            is_near = count.value == 2 and ops[1].atom == _BREG0 + register
+            return c_int64(ops[1].number).value if is_near else None
         if count.value == 1:
             return 0
         return c_int64(ops[1].number).value if ops[1].atom == _PLUS else None
@@ -204,9 +222,11 @@ class _Answers:
         self._process = ProcessFiles(session.pid)
         self._table = ring.map_file(session.path(files.MACHINE_CODE), writable=True)
         self._text = texts.open_text(session.folder)
-        self._memory = os.open(f"/proc/{session.pid}/mem", os.O_RDONLY | os.O_CLOEXEC)
+        self._memory = _open_memory(session.pid)
         self._reader, self._read_s = CodeReader(self._process, self._memory), time.monotonic()
         self._known: list[tuple[int, int]] = []  # begin and end of what has been told, in order
+        self.nameless: list[str] = []  # files of which at least one function has no name
+        self.is_full = False
 
     def answer(self) -> bool:
         """Answer the question that is there; return whether there was one."""
@@ -221,6 +241,10 @@ class _Answers:
             if place != unknown and is_eval(self._reader.name(place).name):
                 break  # what lies outside is Python's
         return True
+
+    def _note_nameless(self, file: str, kind: int) -> None:
+        if kind == _PLAIN and file not in self.nameless:
+            self.nameless.append(file)
 
     def _is_known(self, place: int) -> bool:
         at = bisect_right(self._known, (place, _END))
@@ -244,31 +268,74 @@ class _Answers:
             name = "<generated code>"
         elif has_no_name(frame):
             name = "<no name>"
+            self._note_nameless(os.path.basename(file), kind)
         for rule in rules:
             if not self._is_known(rule.begin):
                 insort(self._known, (rule.begin, rule.end))
-                _core.machine_add(self._table, self._text, *rule, kind, name, file)
+                told = _core.machine_add(self._table, self._text, *rule, kind, name, file)
+                self.is_full = self.is_full or not told
 
 
-def main() -> None:
-    """Run as `machine_code FOLDER` until the session or whoever started this has ended."""
-    session = Session(sys.argv[1])
+def _open_memory(pid: int) -> int | None:
+    """Open the memory of a process; None if only its parents may read it, which is the rule of many
+    systems (kernel.yama.ptrace_scope). What the sampler leaves here is almost always enough."""
     try:
-        answers = _Answers(session)
-    except (libdw.NoUnwinder, OSError) as error:
-        sys.exit(str(error))
+        return os.open(f"/proc/{pid}/mem", os.O_RDONLY | os.O_CLOEXEC)
+    except PermissionError:
+        return None
+
+
+def _answer_all(session: Session) -> None:
+    """Answer until the session has ended, or whoever started this."""
+    answers = _Answers(session)
     asked_s = looked_s = time.monotonic()
+    said = ""
     while True:
         now_s = time.monotonic()
         if now_s - looked_s > _LOOK_S:
             looked_s = now_s
             if not session.is_alive():
                 return
+            gaps = describe_gaps(answers.nameless, is_full=answers.is_full)
+            if gaps != said:
+                print(gaps, flush=True)
+            said = gaps
         if answers.answer():
             asked_s = now_s
         is_busy = now_s - asked_s < _BUSY_S
         if select.select([0], [], [], _POLL_S if is_busy else _IDLE_POLL_S)[0]:
             return  # nobody holds the other end: the collector has ended
+
+
+def describe_gaps(nameless: list[str], *, is_full: bool) -> str:
+    """Say of which files the functions, or some of them, have no names, and whether others are not
+    known at all; an empty text if there is nothing to say."""
+    said = []
+    if nameless:
+        more = len(nameless) - _MOST_FILES
+        listed = ", ".join(nameless[:_MOST_FILES]) + (f" and {more} more" if more > 0 else "")
+        said.append(f"functions without a name (their files have no symbols for them): {listed}")
+    if is_full:
+        said.append("there is no room for more functions: samples in others have no native frames")
+    return "; ".join(said)
+
+
+def main() -> None:
+    """Run as `machine_code FOLDER` until the session or whoever started this has ended. What the
+    user should know is printed, a line at a time."""
+    run(_answer_all, Session(sys.argv[1]))
+
+
+def run(answer: Callable[[Session], None], session: Session) -> None:
+    """Answer for a session; if that cannot be, end with a line that says why."""
+    try:
+        answer(session)
+    except libdw.NoUnwinder as error:
+        sys.exit(str(error))
+    except PermissionError:
+        sys.exit(f"the process may not be read: {explain_refusal()}")
+    except OSError as error:
+        sys.exit(str(error))
 
 
 if __name__ == "__main__":

@@ -53,8 +53,9 @@ def read_registers(data: bytes) -> tuple[int, int, list[int]]:
 class Unwinder:
     """Unwinds threads of one process, given what was copied of them."""
 
-    def __init__(self, process: ProcessFiles, memory: int) -> None:
-        """`memory` is the open file of the memory of the process, for what is not on the stack."""
+    def __init__(self, process: ProcessFiles, memory: int | None) -> None:
+        """`memory` is the open file of the memory of the process, for what is not on the stack;
+        None if it may not be read."""
         self._dw, self._process, self._memory = libdw.load(), process, memory
         self._demangler = libdw.Demangler()
         self._libraries: list[tuple[int, int, Library]] = []
@@ -123,7 +124,8 @@ class Unwinder:
         at, stack = address - self._thread.sp, self._thread.stack
         data = stack[at : at + 8] if 0 <= at <= len(stack) - 8 else b""
         try:
-            data = data or os.pread(self._memory, 8, address)
+            if not data and self._memory is not None:
+                data = os.pread(self._memory, 8, address)
         except (OSError, OverflowError):
             return False
         if len(data) == 8:
@@ -158,8 +160,8 @@ class Unwinder:
             if library is not None:
                 self._libraries += [(start, end, library) for start, end in library.text]
                 self._report_file(path, library.bias)
-        if libraries.vdso is not None:
-            self._report_vdso(libraries.vdso.start, libraries.vdso.end)
+        if libraries.vdso is not None and self._memory is not None:
+            self._report_vdso(self._memory, libraries.vdso.start, libraries.vdso.end)
         self._dw.dwfl_report_end(self._dwfl, None, None)
 
     def _report_file(self, path: str, bias: int) -> None:
@@ -167,10 +169,10 @@ class Unwinder:
         seen = f"{self._process.folder}/exe" if is_program else self._process.find_file(path)
         self._dw.dwfl_report_elf(self._dwfl, path.encode(), seen.encode(), -1, bias, True)
 
-    def _report_vdso(self, start: int, end: int) -> None:
+    def _report_vdso(self, memory: int, start: int, end: int) -> None:
         """The kernel's own library is in no file, so it is copied to one."""
         try:
-            data = os.pread(self._memory, end - start, start)
+            data = os.pread(memory, end - start, start)
         except OSError:
             return
         fd = os.memfd_create("vdso", os.MFD_CLOEXEC)

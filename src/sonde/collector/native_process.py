@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 import subprocess
 from collections.abc import Iterable
-from typing import Protocol
+from typing import IO, Protocol
 
 from sonde import _core, launch
 from sonde.session import Session, files
@@ -40,11 +40,12 @@ class NativeProcesses:
                 self._start(folder)
                 self._note(target, "on", None)
             elif child is not None and child.poll() is not None:
-                assert child.stderr is not None
-                lines = child.stderr.read().decode(errors="replace").splitlines()
-                self._note(target, "unavailable", lines[-1] if lines else "its process has ended")
+                why = _read_last(child.stderr) or "its process has ended"
+                self._note(target, "unavailable", why)
                 self._end(folder)
                 self._children[folder] = None
+            elif child is not None and (said := _read_last(child.stdout)):
+                self._note(target, "on", said)
 
     def count(self) -> int:
         """Return how many run."""
@@ -55,7 +56,7 @@ class NativeProcesses:
         self._children[folder] = None
         if command:
             self._children[folder] = subprocess.Popen(
-                command, stdin=subprocess.PIPE, stdout=subprocess.DEVNULL, stderr=subprocess.PIPE
+                command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=subprocess.PIPE
             )
 
     def _end(self, folder: str) -> None:
@@ -66,6 +67,14 @@ class NativeProcesses:
 
     def _note(self, target: Target, state: str, why: str | None) -> None:
         target.write(SourceLog, (_core.clock_ns(), _NAME, state, why))
+
+
+def _read_last(pipe: IO[bytes] | None) -> str | None:
+    """Return the last line that a child has written since the last look; None if there is none."""
+    assert pipe is not None
+    os.set_blocking(pipe.fileno(), False)
+    lines = (pipe.read() or b"").decode(errors="replace").splitlines()
+    return lines[-1] if lines else None
 
 
 def _asks(session: Session) -> bool:

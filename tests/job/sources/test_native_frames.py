@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import ctypes
 import os
+import subprocess
 from itertools import pairwise
 from pathlib import Path
 
@@ -11,13 +12,15 @@ import pytest
 
 import sonde
 from conftest import wait_for
-from sonde.attach import libdw
+from sonde.attach import libdw, machine_code
 from sonde.attach.elf import Elf, ElfSegment
 from sonde.attach.machine_code import CodeReader
 from sonde.attach.native_names import is_call
 from sonde.attach.procfs import ProcessFiles
 from sonde.attach.unwinder import NativeFrame
-from sonde.session import list_sessions
+from sonde.session import Session, list_sessions
+from support import native_tools
+from support.places import GOLDEN
 
 SORTS = """
 import os, signal, sys, threading
@@ -36,6 +39,23 @@ assert signal.getsignal(signal.SIGURG) is signal.SIG_DFL
 with open("/proc/self/status") as file:
     caught = next(int(line.split()[1], 16) for line in file if line.startswith("SigCgt"))
 print(caught >> (signal.SIGURG - 1) & 1)
+"""
+ALIGNS = """
+import ctypes, os, sys
+import sonde
+library = ctypes.CDLL(sys.argv[2])
+assert sonde.start(stack_native="on", stack_every="2ms")
+print("ready", flush=True)
+while not os.path.exists(sys.argv[1]):
+    library.sonde_test_outer(1_000_000, 900)
+sonde.stop()
+"""
+WAITS = """
+import time
+import sonde
+assert sonde.start(stack_native="on")
+print("ready", flush=True)
+time.sleep(300)
 """
 HANDLES = """
 import os, signal, sonde
@@ -60,10 +80,18 @@ def _library() -> None:
         pytest.skip("libdw is not installed")
 
 
-def find_chains(root: Path) -> list[dict[str, list[str]]]:
+def find_chains(root: Path, name: str = "array_sort") -> list[dict[str, list[str]]]:
     (session,) = list_sessions(str(root))
     rows = sonde.open(session.folder).query(CHAINS).to_pylist()
-    return [row for row in rows if "array_sort" in row["funcs"]]
+    return [row for row in rows if name in row["funcs"]]
+
+
+def find_details(root: Path, source: str) -> list[str]:
+    (session,) = list_sessions(str(root))
+    rows = sonde.open(session.folder).query(
+        f"SELECT detail FROM sonde.source_log WHERE source = '{source}' AND detail IS NOT NULL"
+    )
+    return [row["detail"] for row in rows.to_pylist()]
 
 
 @pytest.mark.usefixtures("_library")
@@ -88,6 +116,65 @@ def test_samples_of_numpy_go_on_below_python_and_the_signal_is_given_back(
         .to_pylist()
     )
     assert totals["known"] > 0 and totals["lost"] > 0  # the first ones are never known
+
+
+@pytest.mark.skipif(os.uname().machine != "x86_64", reason="nobody aligns stacks like that there")
+@pytest.mark.usefixtures("_library")
+def test_functions_that_align_their_stack_are_followed(start, root, tmp_path) -> None:
+    library = native_tools.make_aligned_stack(tmp_path)
+    process = start(ALIGNS, str(tmp_path / "end"), str(library))
+    chain = wait_for(lambda: find_chains(root, "sonde_test_inner"))[0]["funcs"]
+    at = chain.index("sonde_test_inner")
+    assert chain[at - 1] == "sonde_test_outer" and "<module>" in chain[:at]
+    (tmp_path / "end").touch()
+    assert process.wait(60) == 0
+
+
+@pytest.mark.usefixtures("_library")
+def test_files_whose_functions_have_no_names_are_told(start, root, tmp_path) -> None:
+    library = native_tools.make_aligned_stack(tmp_path)
+    subprocess.run(["strip", "--strip-all", str(library)], check=True)
+    process = start(ALIGNS, str(tmp_path / "end"), str(library))
+    *_, told = wait_for(lambda: find_details(root, "stack.native"))
+    assert told.startswith("functions without a name (their files have no symbols for them): ")
+    assert "libaligned_stack.so" in told
+    (tmp_path / "end").touch()
+    assert process.wait(60) == 0
+
+
+def test_where_libdw_is_missing_the_recording_says_so(start, root, tmp_path) -> None:
+    # The collector's Python finds this file before any library that is called so.
+    hidden = tmp_path / "hidden"
+    hidden.mkdir()
+    (hidden / "libdw.so.1").touch()
+    (hidden / "pystack.py").touch()  # nor is there a copy in the wheel of pystack
+    process = start(WAITS, LD_LIBRARY_PATH=str(hidden), PYTHONPATH=str(hidden))
+    (told,) = wait_for(lambda: find_details(root, "stack.native"))
+    assert told == str(libdw.NoUnwinder())
+    process.kill()
+
+
+def test_a_process_of_which_nothing_may_be_read_is_told_in_one_line() -> None:
+    def refuse(_session: Session) -> None:
+        raise PermissionError(13, "Permission denied", "/proc/1/maps")
+
+    with pytest.raises(SystemExit, match="the process may not be read: ") as told:
+        machine_code.run(refuse, Session(str(GOLDEN / "ended")))
+    assert "Errno" not in str(told.value)
+
+
+def test_code_is_also_read_where_the_memory_may_not_be(_library) -> None:
+    """On many systems only a debugger's children may be read (kernel.yama.ptrace_scope is 1)."""
+    with CodeReader(ProcessFiles(os.getpid()), None) as found:
+        rules = found.read_rules(find_address("PyObject_Repr"))
+        assert rules and found.name(rules[0].begin).name == "PyObject_Repr"
+
+
+def test_what_found_no_room_is_told() -> None:
+    assert machine_code.describe_gaps([], is_full=False) == ""
+    assert "no room" in machine_code.describe_gaps([], is_full=True)
+    told = machine_code.describe_gaps([f"lib{number}.so" for number in range(9)], is_full=True)
+    assert "lib4.so and 4 more; there is no room" in told
 
 
 @pytest.fixture

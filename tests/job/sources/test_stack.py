@@ -16,7 +16,7 @@ import pytest
 
 import sonde
 from conftest import wait_for
-from sonde.session import Session, stack_table
+from sonde.session import Session, list_sessions, stack_table
 from sonde.session.target import find_sessions
 from sonde.store.recording import Recording, open_recording
 from stress import stacks as stress
@@ -251,10 +251,31 @@ def test_the_slow_way_says_so(run) -> None:
         done.stdout.strip(),
         "SELECT detail FROM sonde.source_log WHERE source = 'stack' AND state = 'on'",
     )
-    assert rows == [{"detail": "slow, through the GIL, because stack.slow is set"}]
+    assert rows == [{"detail": "slow, through the GIL, because stack.slow is set; a fatal signal "
+                     "leaves no last stacks"}]  # fmt: skip
     assert ask(
         done.stdout.strip(), "SELECT samples > 3 AS some FROM python.stack WHERE func = '<module>'"
     )[0]["some"]
+
+
+def test_where_the_kernel_does_not_tell_what_threads_wait_for_the_recording_says_so(
+    start, root, tmp_path
+) -> None:
+    start(
+        "import sonde, time\nsonde.start(collector=False, stack_every='2ms')\n"
+        "print('ready', flush=True)\ntime.sleep(300)",
+        **native_tools.forbid_file(tmp_path, "/syscall"),
+    )
+    asked = "SELECT detail FROM sonde.source_log WHERE source = 'stack' AND detail IS NOT NULL"
+
+    def find_told() -> list[dict[str, object]]:
+        sessions = list_sessions(str(root))
+        return [row for one in sessions for row in ask(one.folder, asked)]
+
+    assert wait_for(find_told) == [
+        {"detail": "what threads wait for is not known (/proc/self/task/*/syscall: it has dropped "
+                   "rights, or hides its memory)"}
+    ]  # fmt: skip
 
 
 DOCTORED = """

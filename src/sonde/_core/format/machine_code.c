@@ -6,6 +6,7 @@
 #include <string.h>
 
 #define MAGIC 0x65646f6365646e73u /* "sndecode" */
+#define VERSION 2
 
 uint64_t sonde_machine_bytes(uint32_t entries)
 {
@@ -14,14 +15,14 @@ uint64_t sonde_machine_bytes(uint32_t entries)
 
 void sonde_machine_init(sonde_machine_table *table, uint32_t entries)
 {
-    table->version = 1;
+    table->version = VERSION;
     table->entries = entries;
     table->magic = MAGIC;
 }
 
 int sonde_machine_verify(const sonde_machine_table *table, uint64_t mem_bytes)
 {
-    int is_sound = mem_bytes >= sizeof *table && table->magic == MAGIC && table->version == 1 &&
+    int is_sound = mem_bytes >= sizeof *table && table->magic == MAGIC && table->version == VERSION &&
                    sonde_machine_bytes(table->entries) <= mem_bytes;
     return is_sound ? 0 : -EBADMSG;
 }

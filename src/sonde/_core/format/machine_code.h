@@ -12,7 +12,13 @@
 #define SONDE_STACK_BYTES 32768 /* of a thread's stack that are looked at */
 
 /* What the caller's stack pointer is counted from. */
-enum { SONDE_FROM_STACK, SONDE_FROM_FRAME, SONDE_FROM_CHAIN /* no table: follow the frame pointers */ };
+enum {
+    SONDE_FROM_STACK,
+    SONDE_FROM_FRAME,
+    SONDE_FROM_CHAIN, /* no table: follow the frame pointers */
+    SONDE_FROM_SAVED  /* it is in memory, at `caller` from the frame pointer; the frame pointer is at `frame` from
+                         itself. So do functions that align their stack, for vector registers mostly. */
+};
 
 /* What the walk does at this code. */
 enum { SONDE_CODE_PLAIN, SONDE_CODE_CALLS /* how Python calls C */, SONDE_CODE_EVAL, SONDE_CODE_UNKNOWN };

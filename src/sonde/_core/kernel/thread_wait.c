@@ -1,8 +1,10 @@
 /* What a thread waits for: told by the system call that it is in. See thread_wait.h. */
 #define _GNU_SOURCE 1
 #include "kernel/thread_wait.h"
+#include "format/ordering.h"
 #include "kernel/filter.h"
 
+#include <errno.h>
 #include <fcntl.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -25,6 +27,8 @@ const char *const sonde_wait_names[SONDE_WAIT_KINDS] = {
     [SONDE_WAIT_FAULT] = "fault",   [SONDE_WAIT_DEVICE] = "device",
     [SONDE_WAIT_SHARED_LOCK] = "shared_lock",
 };
+
+static int refusal; /* atomic: see sonde_wait_refusal() */
 
 /* Read a small file of a thread of this process. Returns its length, or -1. */
 static ssize_t read_file(uint32_t tid, const char *name, char *text, size_t room)
@@ -224,11 +228,13 @@ static enum sonde_wait_kind find_kind(long number, const uint64_t args[6])
 }
 
 /* Is the thread off its CPU, by its state? Only where the kernel does not tell its system call. */
-static sonde_thread_wait find_state(uint32_t tid)
+static sonde_thread_wait find_state(uint32_t tid, int error)
 {
     char text[256];
     if (read_file(tid, "stat", text, sizeof text) < 0)
-        return (sonde_thread_wait){SONDE_WAIT_NONE, 0};
+        return (sonde_thread_wait){SONDE_WAIT_NONE, 0}; /* it has ended, or nothing may be read now */
+    if (error)
+        sonde_store_relaxed(&refusal, error);
     /* The name in front of the state may contain anything, brackets included. */
     const char *name_end = strrchr(text, ')');
     int is_off = name_end != NULL && name_end[1] != 0 && name_end[2] != 'R';
@@ -238,8 +244,9 @@ static sonde_thread_wait find_state(uint32_t tid)
 sonde_thread_wait sonde_wait_find(uint32_t tid)
 {
     char text[256], *end;
+    errno = 0;
     if (read_file(tid, "syscall", text, sizeof text) <= 0)
-        return find_state(tid);
+        return find_state(tid, errno);
     if (strncmp(text, "running", 7) == 0)
         return (sonde_thread_wait){SONDE_WAIT_NONE, 0};
     long number = strtol(text, &end, 10);
@@ -251,6 +258,8 @@ sonde_thread_wait sonde_wait_find(uint32_t tid)
     enum sonde_wait_kind kind = find_kind(number, args);
     return (sonde_thread_wait){kind, kind == SONDE_WAIT_LOCK ? args[0] : 0};
 }
+
+int sonde_wait_refusal(void) { return sonde_load_relaxed(&refusal); }
 
 int64_t sonde_wait_queue(uint32_t tid)
 {

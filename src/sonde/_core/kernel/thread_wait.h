@@ -33,6 +33,10 @@ typedef struct {
  * any thread. */
 sonde_thread_wait sonde_wait_find(uint32_t tid);
 
+/* Return why the kernel does not tell what threads wait for, as an errno, if a question found that; else 0.
+ * Any thread. */
+int sonde_wait_refusal(void);
+
 /* Return the time that a thread has waited for a CPU so far, in nanoseconds; -1 if the kernel does
  * not tell. This takes some microseconds, too. */
 int64_t sonde_wait_queue(uint32_t tid);

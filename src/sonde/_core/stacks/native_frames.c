@@ -181,7 +181,13 @@ static int step(sonde_thread_place *at, const sonde_machine_code *code, int is_f
 {
     if (code->from == SONDE_FROM_CHAIN)
         return follow_chain(at, is_first);
-    uint64_t caller = (code->from == SONDE_FROM_FRAME ? at->fp : at->sp) + (uint64_t)(int64_t)code->caller;
+    uint64_t caller = (code->from == SONDE_FROM_STACK ? at->sp : at->fp) + (uint64_t)(int64_t)code->caller;
+    uint64_t frame = caller;
+    if (code->from == SONDE_FROM_SAVED) {
+        frame = at->fp;
+        if (!read_word(caller, &caller))
+            return 0;
+    }
     if (caller < at->sp || (caller == at->sp && !is_first))
         return 0;
     if (code->place != SONDE_KEPT) {
@@ -191,7 +197,7 @@ static int step(sonde_thread_place *at, const sonde_machine_code *code, int is_f
         at->pc = at->link;
     else
         return 0;
-    if (code->frame != SONDE_KEPT && !read_word(caller + (uint64_t)(int64_t)code->frame, &at->fp))
+    if (code->frame != SONDE_KEPT && !read_word(frame + (uint64_t)(int64_t)code->frame, &at->fp))
         return 0;
     at->sp = caller;
     return 1;

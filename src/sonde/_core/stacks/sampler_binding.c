@@ -18,7 +18,7 @@
 #define TASKS_NS 500000000  /* between two looks at the tasks of asyncio */
 #define MET_TRIES 20        /* for the stack of a condition that is met: it may move while it is read */
 
-enum { WANT_NAMES = 1, WANT_INSPECTION = 2, WANT_STACKS = 4, WANT_TASKS = 8 };
+enum { WANT_NAMES = 1, WANT_INSPECTION = 2, WANT_STACKS = 4, WANT_TASKS = 8, WANT_REPORT = 16 };
 typedef struct {
     PyObject_HEAD
     sonde_sampler sampler;
@@ -30,6 +30,7 @@ typedef struct {
     int64_t named_ns, unnamed_ns;
     int sees_tasks;
     int64_t tasks_ns; /* when tasks were last looked at */
+    int is_refusal_told; /* that the kernel does not tell what threads wait for */
 } SamplerObject;
 
 SONDE_CHANGED_IN_CHILD static pthread_mutex_t lock = PTHREAD_MUTEX_INITIALIZER; /* guards `active` and its sampler */
@@ -61,6 +62,8 @@ static int find_wants(SamplerObject *self, int64_t now_ns, int is_inspection)
         wants |= WANT_NAMES;
     if (self->sees_tasks && now_ns - self->tasks_ns > TASKS_NS && sonde_loop_is_any(&self->sampler))
         wants |= WANT_TASKS;
+    if (!self->is_refusal_told && sonde_wait_refusal())
+        wants |= WANT_REPORT;
     return wants;
 }
 
@@ -92,6 +95,7 @@ static int64_t take_turn(sonde_control *page)
             self->sampler.wants_stacks = 0;
             if (wants & WANT_TASKS)
                 self->tasks_ns = now_ns;
+            self->is_refusal_told |= (wants & WANT_REPORT) != 0;
             if (wants & WANT_NAMES) {
                 self->named_ns = now_ns;
                 self->sampler.unnamed = 0;
@@ -368,6 +372,11 @@ static PyObject *sampler_asked(SamplerObject *self, PyObject *Py_UNUSED(none))
                          (unsigned long long)sonde_load_acquire(&page->inspect_asked));
 }
 
+static PyObject *sampler_refusal(SamplerObject *Py_UNUSED(self), PyObject *Py_UNUSED(none))
+{
+    return PyLong_FromLong(sonde_wait_refusal());
+}
+
 static PyObject *sampler_inspected(SamplerObject *self, PyObject *args)
 {
     unsigned long long number;
@@ -403,6 +412,7 @@ static PyMethodDef sampler_methods[] = {
     {"see_tasks", (PyCFunction)sampler_see_tasks, METH_NOARGS, "While an event loop runs, ask for a look at its tasks."},
     {"pause", (PyCFunction)sampler_pause, METH_O, "pause(us): within inspect(), wait so long, or until a fork."},
     {"asked", (PyCFunction)sampler_asked, METH_NOARGS, "Return the numbers of the newest requests for a sample and for an inspection."},
+    {"refusal", (PyCFunction)sampler_refusal, METH_NOARGS, "Return why nobody knows what threads wait for, as an errno; 0: it is known."},
     {"inspected", (PyCFunction)sampler_inspected, METH_VARARGS, "inspected(number): say that this inspection is written."},
     {NULL, NULL, 0, NULL},
 };

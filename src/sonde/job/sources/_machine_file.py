@@ -8,7 +8,7 @@ from sonde import _core
 from sonde.session import ring
 from sonde.session.files import MACHINE_CODE, Replacement
 
-_PIECES = 32_768
+_PIECES = 65_536
 
 
 def open_machine_code(folder: str) -> _core.Map:

@@ -17,7 +17,7 @@ if TYPE_CHECKING:
     from types import CodeType, FrameType
     from typing import Any
 
-NAMES, INSPECTION, STACKS, TASKS = 1, 2, 4, 8  # as in sampler_binding.c
+NAMES, INSPECTION, STACKS, TASKS, REPORT = 1, 2, 4, 8, 16  # as in sampler_binding.c
 
 _MAX_FRAMES, _MAX_LOCALS, _MAX_ITEMS, _MAX_CHARS, _MAX_DEPTH = 64, 64, 8, 200, 3
 _MAX_TASKS = 1000

@@ -81,6 +81,8 @@ class Source:
             self._see_native(slow)
         if session.values["stack.fatal"] and not slow:
             _core.fatal_catch(self._fatal, session.text, session.page)
+        elif session.values["stack.fatal"]:
+            self._add_detail("a fatal signal leaves no last stacks")
 
     def _see_native(self, slow: bool) -> None:
         """Have native frames added, for which the collector starts a process beside this one."""
@@ -94,7 +96,7 @@ class Source:
             is_taken = error.errno == errno.EBUSY
             why = "the program handles SIGURG itself" if is_taken else str(error)
         if why is not None:
-            self._context.detail = f"without native frames: {why}"
+            self._add_detail(f"without native frames: {why}")
 
     def stop(self) -> None:
         # The sampler holds our `_inspect`, and keeps its files mapped: let go of it.
@@ -116,6 +118,19 @@ class Source:
             self._objects.answer(self._sampler, wants)
         if self._sampler is not None and wants & _python_objects.TASKS:
             self._task_waits.look(self._sampler)
+        if self._sampler is not None and wants & _python_objects.REPORT:
+            self._report_refusal(self._sampler.refusal())
+
+    def _report_refusal(self, error: int) -> None:
+        """Say that waits have no kind here: those called `other` may be of any."""
+        why = os.strerror(error)
+        if error in (errno.EACCES, errno.EPERM):
+            why = "it has dropped rights, or hides its memory"
+        self._add_detail(f"what threads wait for is not known (/proc/self/task/*/syscall: {why})")
+        self._context.report(self._context.detail)
+
+    def _add_detail(self, text: str) -> None:
+        self._context.detail = f"{self._context.detail}; {text}" if self._context.detail else text
 
 
 def _is_forbidden(may_clone: bool) -> bool:
