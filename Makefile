@@ -73,10 +73,11 @@ bench: $(VENV)/.installed $(VENV)/.bench
 # to read, and report none that never existed; then attach and stop again and again while a program does
 # everything that makes attaching dangerous, and once more with the tool killed halfway.
 stress:
-	@for version in $(VERSIONS); do \
+	@failed=; for version in $(VERSIONS); do \
 		python=$$($(PYTHON) tests/support/find_python.py $$version) || { echo "no Python $$version here"; continue; }; \
-		$(MAKE) --no-print-directory stress-one PYTHON=$$python VENV=.venv-$$version || exit 1; \
-	done
+		$(MAKE) --no-print-directory stress-one PYTHON=$$python VENV=.venv-$$version || failed="$$failed $$version"; \
+	done; \
+	test -z "$$failed" || { echo "failed:$$failed"; exit 1; }
 
 stress-one: $(VENV)/.installed $(VENV)/.test
 	$(BIN)/python tests/stress/stacks.py $(STRESS_SECONDS)
@@ -91,14 +92,16 @@ stress-one: $(VENV)/.installed $(VENV)/.test
 	$(BIN)/python tests/stress/file_systems.py $(FILE_SYSTEMS)
 
 # Every supported Python that is installed, or was fetched with `make pythons`; each has its own virtual environment.
+# One that fails does not keep the others from being tested: the last line names those that did.
 test-all:
-	@ran= missing=; for version in $(VERSIONS); do \
+	@ran= missing= failed=; for version in $(VERSIONS); do \
 		python=$$($(PYTHON) tests/support/find_python.py $$version) || { missing="$$missing $$version"; continue; }; \
 		echo "== Python $$version"; \
-		$(MAKE) --no-print-directory test PYTHON=$$python VENV=.venv-$$version || exit 1; \
+		$(MAKE) --no-print-directory test PYTHON=$$python VENV=.venv-$$version || failed="$$failed $$version"; \
 		ran="$$ran $$($$python -c 'import sys; print(sys.version.split()[0])')"; \
 	done; \
-	echo "tested with$${ran:- nothing}$${missing:+; not here (make pythons):$$missing}"
+	echo "tested with$${ran:- nothing}$${missing:+; not here (make pythons):$$missing}$${failed:+; failed:$$failed}"; \
+	test -z "$$failed"
 
 # What depends most on the version of Python, on the oldest and the newest: stacks, calls, events, forks, attach, harm,
 # and a core without any other package; `make test-all` runs everything. What is not here is fetched; where that
@@ -108,15 +111,16 @@ CORE_TESTS := tests/_core/test_hot_path.py tests/session/test_ring.py tests/atta
 	tests/job/test_fork.py tests/job/test_subinterpreter.py tests/job/sources/test_call.py tests/job/sources/test_event.py \
 	tests/job/sources/test_stack.py tests/integration/test_bare_core.py
 test-core:
-	@ran= missing=; for version in $(CORE_VERSIONS); do \
+	@ran= missing= failed=; for version in $(CORE_VERSIONS); do \
 		python=$$($(PYTHON) tests/support/find_python.py $$version) || \
 			{ tests/pythons/get.sh .pythons $$version && python=$$($(PYTHON) tests/support/find_python.py $$version); } || \
 			{ missing="$$missing $$version"; continue; }; \
 		echo "== Python $$version"; \
-		$(MAKE) --no-print-directory test-core-one PYTHON=$$python VENV=.venv-core-$$version || exit 1; \
+		$(MAKE) --no-print-directory test-core-one PYTHON=$$python VENV=.venv-core-$$version || failed="$$failed $$version"; \
 		ran="$$ran $$version"; \
 	done; \
-	echo "the core was tested with$${ran:- nothing}$${missing:+; not to be had here:$$missing}"
+	echo "the core was tested with$${ran:- nothing}$${missing:+; not to be had here:$$missing}$${failed:+; failed:$$failed}"; \
+	test -z "$$failed"
 
 test-core-one: $(VENV)/.made
 	$(BIN)/python -m pip install -q '.[tools]' greenlet hypothesis pytest pytest-timeout pytest-xdist
@@ -131,13 +135,14 @@ FREE_TESTS := tests/_core/test_hot_path.py tests/_core/test_native.py tests/sess
 	tests/job/sources/test_call.py tests/job/sources/test_event.py tests/job/sources/test_heap.py tests/job/sources/test_stack.py \
 	tests/integration/test_bare_core.py tests/integration/test_harm.py
 test-free:
-	@ran= missing=; for version in $(FREE); do \
+	@ran= missing= failed=; for version in $(FREE); do \
 		python=$$($(PYTHON) tests/support/find_python.py $$version) || { missing="$$missing $$version"; continue; }; \
 		echo "== Python $$version"; \
-		$(MAKE) --no-print-directory test-free-one PYTHON=$$python VENV=.venv-$$version || exit 1; \
+		$(MAKE) --no-print-directory test-free-one PYTHON=$$python VENV=.venv-$$version || failed="$$failed $$version"; \
 		ran="$$ran $$version"; \
 	done; \
-	echo "tested with$${ran:- nothing}$${missing:+; not here (tests/pythons/get.sh):$$missing}"
+	echo "tested with$${ran:- nothing}$${missing:+; not here (tests/pythons/get.sh):$$missing}$${failed:+; failed:$$failed}"; \
+	test -z "$$failed"
 
 test-free-one: $(VENV)/.made
 	$(BIN)/python -m pip install -q . pyarrow greenlet hypothesis pytest pytest-timeout pytest-xdist
@@ -154,10 +159,11 @@ test-scale:
 # What uses torch, on other versions of it: make test-torch TORCH=2.6.0. Each has its own virtual environment. A
 # plain torch brings CUDA, gigabytes of it, unless pip is told where to find builds for the CPU (PIP_FIND_LINKS).
 test-torch:
-	@for torch in $(TORCH); do \
+	@failed=; for torch in $(TORCH); do \
 		echo "== torch $$torch"; \
-		$(MAKE) --no-print-directory test-torch-one TORCH=$$torch VENV=.venv-torch-$$torch || exit 1; \
-	done
+		$(MAKE) --no-print-directory test-torch-one TORCH=$$torch VENV=.venv-torch-$$torch || failed="$$failed $$torch"; \
+	done; \
+	test -z "$$failed" || { echo "failed:$$failed"; exit 1; }
 
 test-torch-one: $(VENV)/.installed
 	$(BIN)/python -m pip install -q '.[test-tools]' numpy torch==$(TORCH)
