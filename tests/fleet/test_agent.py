@@ -285,6 +285,25 @@ class OtherColumns(AgentServer):
         return flight.RecordBatchStream(pa.table({"host": ["\x1b[31mme"]}))
 
 
+class ShortTexts(AgentServer):
+    """Answers with messages of so many sizes that some come to lie at an odd place."""
+
+    def do_get(self, _context: object, _ticket: object) -> object:
+        batches = [
+            pa.record_batch({"text": ["x" * n], "t_ns": pa.array([n], pa.int64())})
+            for n in range(64)
+        ]
+        return flight.RecordBatchStream(pa.Table.from_batches(batches))
+
+
+def test_numbers_of_an_answer_lie_where_a_processor_wants_them(serve) -> None:
+    # Arrow warns of others, on stderr, when it groups or joins them.
+    rows = ask(serve(ShortTexts), SESSIONS)
+    assert rows["t_ns"].to_pylist() == list(range(64))
+    places = [chunk.buffers()[1].address % 8 for chunk in rows["t_ns"].chunks]
+    assert set(places) == {0}, places
+
+
 @pytest.mark.parametrize(
     ("kind", "said"),
     [(TooMuch, "its answer is larger than"), (HugePiece, "piece of its answer is larger than"),

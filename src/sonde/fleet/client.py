@@ -93,7 +93,14 @@ class Asker:
 
     def _options(self) -> Any:
         left_s = max(_LEAST_S, self._deadline - time.monotonic())
-        return flight.FlightCallOptions(timeout=left_s)
+        return flight.FlightCallOptions(timeout=left_s, read_options=_read_aligned())
+
+
+def _read_aligned() -> Any:
+    """Have numbers copied that lie at an odd place: Arrow would warn of them on stderr."""
+    if not hasattr(pa.ipc, "Alignment"):
+        return None  # an Arrow that cannot copy them
+    return pa.ipc.IpcReadOptions(ensure_alignment=pa.ipc.Alignment.DataTypeSpecific)
 
 
 def _locate(host: str) -> tuple[str, bool]:
