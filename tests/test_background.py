@@ -107,3 +107,16 @@ def test_arrow_does_without_numpy_and_others_get_it() -> None:
     if int(pytest.importorskip("pyarrow").__version__.partition(".")[0]) < 18:
         pytest.skip("this version of Arrow needs numpy")
     subprocess.run([sys.executable, "-c", WITHOUT], timeout=240, check=True)
+
+
+@pytest.mark.skipif(sys.version_info < (3, 15), reason="imports are lazy from Python 3.15 on")
+def test_queries_work_where_all_imports_are_lazy(root: Path) -> None:
+    # Arrow's functions fail there, and so did every query of a table of stacks.
+    env = {**os.environ, "PYTHON_LAZY_IMPORTS": "all"}
+    program = "import sonde, time; sonde.start(); time.sleep(0.3)"
+    subprocess.run([sys.executable, "-c", program], env=env, timeout=240, check=True)
+    (session,) = list_sessions(str(root))
+    sql = "SELECT count(*) > 0 AS found FROM python.stack_sample"
+    command = [sys.executable, "-m", "sonde", "query", session.folder, sql, "--format", "csv"]
+    done = subprocess.run(command, env=env, capture_output=True, text=True, timeout=240)
+    assert done.stdout.split() == ["found", "True"], done.stderr

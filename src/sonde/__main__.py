@@ -7,8 +7,9 @@ def main() -> int:
     """Run one command."""
     held = _hold_signals() if sys.argv[1:2] == ["run"] else set()
     from sonde import cli, launch
-    from sonde.background import leave_out_numpy, leave_out_pandas
+    from sonde.background import import_as_written, leave_out_numpy, leave_out_pandas
 
+    import_as_written()
     leave_out_pandas()
     if not any(word.startswith("--engine") for word in sys.argv):  # Spark's and Daft's need it
         leave_out_numpy()

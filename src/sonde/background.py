@@ -20,6 +20,7 @@ def main() -> None:
         die_first()
         order_path(package)
         load_package(package)
+        import_as_written()
         leave_out_pandas()
         leave_out_numpy()
         from importlib import import_module
@@ -58,6 +59,13 @@ def load_package(package: str) -> None:
     assert spec is not None and spec.loader is not None
     sys.modules["sonde"] = util.module_from_spec(spec)
     spec.loader.exec_module(sys.modules["sonde"])
+
+
+def import_as_written() -> None:
+    """Have this process import nothing later than its code says, whatever the environment asks for
+    (Python 3.15): Arrow fails where all imports are lazy."""
+    if hasattr(sys, "set_lazy_imports"):
+        sys.set_lazy_imports("normal")
 
 
 class _NoPandas:
