@@ -444,10 +444,23 @@ def test_what_is_wrong_in_its_environment_is_not_written_to_its_stderr(start) ->
 
 
 def test_a_process_that_ends_meanwhile_is_told_as_such(start) -> None:
-    hold = "import ctypes, signal; signal.alarm(1); ctypes.PyDLL(None).sleep(60)"
+    hold = "import ctypes, signal; signal.alarm(6); ctypes.PyDLL(None).sleep(60)"
     process = start(make_program(hold))
     with pytest.raises(NotAnswering, match="has ended"):
         visit.attach(process.pid, QUIET, TIMEOUT_S)
+
+
+def test_a_process_whose_visitor_ends_first_is_told_as_ended(
+    start, tmp_path: Path, monkeypatch
+) -> None:
+    # Threads of a process that is killed end one after the other, the visitor perhaps before all others.
+    process = start(make_program("time.sleep(0.3); os._exit(0)"))
+    folder = tmp_path / "answer"
+    folder.mkdir()
+    monkeypatch.setattr(visit, "_ENDING_S", TIMEOUT_S)
+    no_thread, deadline_ns = 2**22 + 1, time.monotonic_ns() + 60 * 10**9
+    with pytest.raises(NotAnswering, match="has ended"):
+        visit._wait(process.pid, no_thread, str(folder), deadline_ns, "")
 
 
 def test_detach_does_not_need_the_main_thread(start) -> None:

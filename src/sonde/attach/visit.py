@@ -30,6 +30,7 @@ from sonde.session.target import find_sessions
 TIMEOUT_S = 5.0
 _ANSWER = "answer.json"
 _NAP_S = 0.002
+_ENDING_S = 1.0  # a process that is killed may need this long on a busy machine
 _GRACE_NS = 150_000_000  # then busy threads are held; again after twice that time, and so on
 _HOLD_NS = 200_000_000
 _FAR_NS = 50_000_000  # then we move to the processor of each thread
@@ -269,6 +270,17 @@ def _explain(pid: int, error: OSError) -> Error:
     return CannotAttach(f"process {pid} could not make a thread: {error.strerror}")
 
 
+def _has_ended(pid: int, late: bool) -> bool:
+    """Tell whether the process has ended. If its visitor is gone although the answer was not late,
+    wait a little for the end: threads end before the process that is killed."""
+    deadline = time.monotonic() + (0 if late else _ENDING_S)
+    while process.read_start_ticks(pid) is not None:
+        if time.monotonic() > deadline:
+            return False
+        time.sleep(_NAP_S)
+    return True
+
+
 def _wait(pid: int, visitor: int, folder: str, deadline_ns: int, why: str) -> AttachAnswer:
     """Wait for the answer until the deadline and return it; after that it is not wanted. `why` is
     what a process that did not answer in time did or did not do."""
@@ -283,7 +295,7 @@ def _wait(pid: int, visitor: int, folder: str, deadline_ns: int, why: str) -> At
             if os.path.exists(path):
                 break
             shutil.rmtree(over, ignore_errors=True)
-            if process.read_start_ticks(pid) is None:
+            if _has_ended(pid, late):
                 raise NotAnswering(f"process {pid} has ended")
             if not late:
                 raise CannotAttach(
