@@ -29,7 +29,8 @@ import sonde
 assert sonde.start(stack_native="on", stack_every="2ms")
 numbers = numpy.random.default_rng(1).random(200_000)
 def sort_numbers():
-    return numpy.sort(numbers)
+    # Not quicksort: on a processor with AVX-512 that is code whose tables we cannot follow.
+    return numpy.sort(numbers, kind="stable")
 print("ready", flush=True)
 while not os.path.exists(sys.argv[1]):
     sort_numbers()

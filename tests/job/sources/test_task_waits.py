@@ -90,6 +90,13 @@ def look_at(count: int, ends: int) -> list[tuple[object, ...]]:
     return rows
 
 
+@pytest.fixture
+def one_period(monkeypatch) -> None:
+    """All that is seen becomes one row, however busy the machine is."""
+    monkeypatch.setattr(_task_waits, "_ROWS_NS", 10**18)
+
+
+@pytest.mark.usefixtures("one_period")
 def test_waits_that_end_between_two_looks_are_counted() -> None:
     (row,) = [row for row in look_at(5, 2) if row[5] >= 5]
     looks, tasks, soon, soon_ended, _, later, later_ended, later_ns = row[4:]
@@ -97,6 +104,7 @@ def test_waits_that_end_between_two_looks_are_counted() -> None:
     assert later_ns >= 5 * 10_000_000
 
 
+@pytest.mark.usefixtures("one_period")
 def test_of_many_tasks_some_are_looked_at_and_stand_for_the_others(monkeypatch) -> None:
     monkeypatch.setattr(_task_waits, "_MOST_TASKS", 10)
     (row,) = [row for row in look_at(95, 0) if row[5] > 20]
