@@ -74,16 +74,20 @@ def make_environment(root: str, **more: str) -> dict[str, str]:
     return {**plain, "SONDE_DIR": root, "PYTHONHASHSEED": "0", **more}
 
 
-def name_call(function: Callable[..., object], *args: object) -> list[str]:
+def name_call(
+    function: Callable[..., object], *args: object, python: str = sys.executable
+) -> list[str]:
     """The command that calls a function of a benchmark in a fresh Python."""
     module = Path(function.__code__.co_filename).stem
     words = [str(HERE), module, function.__name__, json.dumps(args)]
-    return [sys.executable, "-c", _CALL, *words]
+    return [python, "-c", _CALL, *words]
 
 
-def call(function: Callable[..., object], *args: object, root: str) -> object:
+def call(
+    function: Callable[..., object], *args: object, root: str, python: str = sys.executable
+) -> object:
     """Call a function in a fresh Python; what it returns comes back as JSON."""
-    return json.loads(run(name_call(function, *args), root))
+    return json.loads(run(name_call(function, *args, python=python), root))
 
 
 def run(argv: list[str], root: str, shaken: bool = True, **environment: str) -> str:
