@@ -145,7 +145,7 @@ test-free:
 	test -z "$$failed"
 
 test-free-one: $(VENV)/.made
-	$(BIN)/python -m pip install -q . pyarrow greenlet hypothesis pytest pytest-timeout pytest-xdist
+	$(BIN)/python -m pip install -q --prefer-binary . pyarrow greenlet hypothesis pytest pytest-timeout pytest-xdist
 	$(BIN)/python -m pytest -rs $(or $(TESTS),-n 5 --dist loadfile $(FREE_TESTS))
 
 # Shipping to a real object store, with faults on the way, and the same SQL on a real Spark (needs Java) and a real Ray;

@@ -190,7 +190,9 @@ def test_gdb_comes_and_goes(start, root, tmp_path: Path) -> None:
         done = subprocess.run([gdb, *words], capture_output=True, text=True, timeout=120)
         if "ptrace" in done.stderr and "not permitted" in done.stderr:
             pytest.skip("gdb may not attach here")
-        assert "Thread" in done.stdout and "detached" in done.stdout, done.stderr
+        # For a Python with a C library of its own gdb has no library of threads, and says LWP.
+        assert "Thread" in done.stdout or "LWP" in done.stdout, done.stderr
+        assert "detached" in done.stdout, done.stderr
         wait_for(lambda before=before: (read_counts(root)["stacks"] or 0) > before)
     end.touch()
     out, errors = process.communicate(timeout=60)
