@@ -250,3 +250,18 @@ def test_symbols_are_those_that_the_loader_finds() -> None:
     real = ctypes.cast(ctypes.CDLL(None).pthread_create, ctypes.c_void_p).value
     assert set(found) == {"pthread_create", "mmap"}
     assert libc.start + found["pthread_create"].address == real
+
+
+@pytest.mark.parametrize(
+    "named, said", [("env/bin/python3", "{}/env/bin/python3"), ("python3", "python3")]
+)
+def test_a_python_is_named_so_that_the_command_works_in_any_folder(
+    tmp_path: Path, named: str, said: str
+) -> None:
+    (tmp_path / "42").mkdir()
+    (tmp_path / "42" / "cmdline").write_bytes(f"{named}\0train.py\0".encode())
+    (tmp_path / "42" / "cwd").symlink_to(tmp_path)
+    (tmp_path / "env" / "bin").mkdir(parents=True)
+    (tmp_path / "env" / "bin" / "python3").symlink_to(sys.executable)
+    found = preflight.describe_python(ProcessFiles(42, str(tmp_path)))
+    assert found == said.format(tmp_path)

@@ -358,7 +358,11 @@ def describe_python(process: ProcessFiles) -> str:
     """Return the command that starts the Python of a process, in its own virtual environment."""
     words = process.read_words("cmdline")
     named = words[0] if words else ""
-    return named if os.path.basename(named).startswith("python") else process.read_link("exe")
+    if not os.path.basename(named).startswith("python"):
+        return process.read_link("exe")
+    # Whoever reads this is in another folder. The process may have left the one it was started in.
+    whole = os.path.normpath(os.path.join(process.read_link("cwd"), named))
+    return whole if "/" in named and os.access(whole, os.X_OK) else named
 
 
 def has_own(process: ProcessFiles, timeout_s: float = _ASK_S) -> bool:
