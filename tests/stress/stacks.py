@@ -1,6 +1,8 @@
 """Stacks under stress: `python tests/stress/stacks.py [SECONDS] [INTERVAL]`, for the Python it runs on.
 
-A quarter of the time is for readings that are interrupted in the middle."""
+A quarter of the time is for readings that are interrupted in the middle, of a program that does nothing but
+short calls. What that part tells is whether a stack is seen that never existed: how many are torn, and given
+up, depends on how often the two threads really run side by side."""
 
 from __future__ import annotations
 
@@ -56,6 +58,7 @@ def main() -> int:
     seconds = float(sys.argv[1]) if len(sys.argv) > 1 else 60.0
     session = run(seconds * 3 / 4, sys.argv[2] if len(sys.argv) > 2 else "100us")
     sound = report(session, seconds * 3 / 4)
+    print("readings that pause in the middle, every 50 us:")
     return 0 if report(run_interrupted(seconds / 4), seconds / 4) and sound else 1
 
 
