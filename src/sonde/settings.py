@@ -253,6 +253,8 @@ _FIXED = (
     Key("heap.every", parse_size, 0, "bytes that Python allocates between two samples of its heap, "
         "on average; 0: 512 KiB, and more while samples would take over 0.3 % of the time",
         changeable=True, low=0, high=2**40),
+    Key("heap.when_growing", parse_switch, True, "while the memory of the program keeps growing, "
+        "sample its heap for a time, unless source.heap was set", changeable=True),
     Key("code.mine", parse_globs, "", "files that count as the user's own code, although they lie "
         "where libraries do: */site-packages/myapp/*", changeable=True),
     Key("snapshot.every", parse_duration, 0.0, "time between two snapshots; 0: only on request",

@@ -262,7 +262,7 @@ def test_growth_names_its_line_or_how_to_find_it() -> None:
         rows = [
             SimpleNamespace(piece=at, last_piece=at, part=at + 1, host="h", pid=9, own=True,
                             process=9, begin_s=10.0 * at, end_s=10.0 * at + 9, readings=5,
-                            most=most, bytes=1e9 + 1e8 * at, heap_bytes=heap_bytes)
+                            most=most, bytes=1e9 + 1e8 * at, heap_bytes=heap_bytes, look_bytes=7e8)
             for at in range(8)
         ]  # fmt: skip
         return next(iter(rule.module.judge(rows, rule.limits)))

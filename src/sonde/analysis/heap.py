@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import cached_property
@@ -18,7 +19,10 @@ from sonde.session.stack_table import WEIGHTS
 from sonde.store.recording import Recording
 from sonde.words import show_duration_short
 
-TABLES = "python.heap python.heap_history python.heap_sampling python.frame sonde.source"
+TABLES = (
+    "python.heap python.heap_history python.heap_sampling python.frame sonde.source "
+    "sonde.source_log"
+)
 LAST = "SELECT epoch_us(MAX(ts)) AS us FROM python.heap_sampling"
 BY = ("alive", "allocated")
 _NOW = """
@@ -34,10 +38,25 @@ SELECT DISTINCT stack, depth, COALESCE(func, '?'), COALESCE(file, ''), COALESCE(
     COALESCE(first_line, 0)
 FROM python.frame WHERE stack IN (SELECT stack FROM python.heap) ORDER BY stack, depth DESC"""
 _BEGUN = "SELECT MAX(t_ns) FROM sonde.source WHERE source = 'heap' AND state = 'on'"
-_NOTHING = "the heap was not recorded here; "
+# When the heap was recorded last, of each process: since when, until when, and why it was on.
+_LOOKS = """
+WITH switch AS (
+  SELECT host, pid, ts, state = 'on' AS is_on, detail FROM sonde.source_log WHERE source = 'heap'
+  QUALIFY is_on <> COALESCE(LAG(is_on) OVER (PARTITION BY host, pid ORDER BY ts), FALSE)),
+look AS (
+  SELECT host, pid, is_on, epoch_ns(ts) AS on_ns, detail,
+         epoch_ns(LEAD(ts) OVER (PARTITION BY host, pid ORDER BY ts)) AS off_ns
+  FROM switch QUALIFY is_on)
+SELECT host, pid, MAX(on_ns), ARG_MAX(COALESCE(off_ns, 0), on_ns), ARG_MAX(detail, on_ns)
+FROM look GROUP BY 1, 2"""
+_NOTHING = (
+    "the heap was not recorded here: that is done while the memory keeps growing, or if it is "
+    "switched on; "
+)
 _LIVE = "`sonde config {pid} source.heap=on` begins it live"
 _NEXT_TIME = "`sonde run --set source.heap=on PROGRAM` records it from the start"
 _YOUNG_NS = 60 * 10**9
+_LATE_NS = 5 * 10**9  # after the recording's begin: before that, hardly anything was allocated
 _Key = tuple[str, int, int, str | None]
 
 
@@ -67,6 +86,16 @@ class HeapLine:
     alive_blocks: int
     allocated_bytes: int
     allocated_blocks: int
+
+
+@dataclass(frozen=True)
+class HeapLook:
+    """The part of the time in which the heap was recorded."""
+
+    on_ns: int  # since 1970
+    off_ns: int  # 0: to the end
+    is_over: bool  # and the program runs on
+    why: str  # if nobody asked for it
 
 
 class Heap:
@@ -103,6 +132,22 @@ class Heap:
             f"the heap has been recorded for {show_duration_short(age_ns)}: what was allocated "
             "before is not known; ask again in a minute"
         )
+
+    @cached_property
+    def look(self) -> HeapLook | None:
+        """In which part of the time the heap was recorded; None if that was all of it, or another
+        part in each of several processes."""
+        found = [column.to_pylist() for column in self.recording.query(_LOOKS).columns]
+        sessions = self.recording.sessions
+        if len(sessions) != 1 or not found[0]:
+            return None
+        (on_ns,), (off_ns,), (detail,) = found[2:]
+        is_late = on_ns - sessions[0].start_wall_ns > _LATE_NS
+        ended_ns = off_ns if off_ns and sessions[0].is_alive() else 0
+        if not (is_late or ended_ns):
+            return None
+        found_why = re.match(r"for a time, (because .*?); ", detail or "")
+        return HeapLook(on_ns, off_ns, bool(ended_ns), found_why[1] if found_why else "")
 
     def _explain_nothing(self) -> str:
         live = [one.pid for one in self.recording.sessions if one.is_alive()]

@@ -5,6 +5,7 @@ from __future__ import annotations
 import argparse
 import os
 import sys
+import time
 from collections.abc import Iterator
 from typing import IO
 
@@ -17,6 +18,7 @@ from sonde.analysis.heap import (
     TABLES,
     Heap,
     HeapLine,
+    HeapLook,
     list_lines,
     read_heap_tree,
 )  # fmt: skip
@@ -31,7 +33,7 @@ from sonde.words import clean, find_pct, show_bytes, show_count
 
 GROUP = "ask"
 EXAMPLES = (
-    "sonde memory 4242                    what is alive now; first: config 4242 source.heap=on",
+    "sonde memory 4242                    what holds memory; first: config 4242 source.heap=on",
     "sonde memory 4242 --since 10min      what has grown in the last ten minutes",
     "sonde memory 4242 --by allocated --lines      where blocks come and go",
 )
@@ -121,15 +123,33 @@ def _draw_tree(heap: Heap, args: argparse.Namespace, file: IO[str]) -> None:
 def _describe(heap: Heap, by: str, tree: CodeTree) -> Iterator[str]:
     """Yield what was looked at, and how much there is of it."""
     whole = show_bytes(tree.root.total_ns)
-    what = "of Python's memory is alive" if by == "alive" else "were allocated"
+    look = heap.look
+    be = "was" if look and look.is_over else "is"
+    what = f"of Python's memory {be} alive" if by == "alive" else "were allocated"
     if heap.since_ns is not None:
         what = "more are alive than before" if by == "alive" else "were allocated in that time"
     yield clean(f"{tree.profile.label}: {whole} {what}, as an estimate from samples")
+    if look is not None:
+        yield _describe_look(look)
     age = heap.describe_age()
     if age:
         yield f"({age})"
     if tree.rest_ns:
         yield f"(other places hold {show_bytes(tree.rest_ns)} less than before)"
+
+
+def _describe_look(look: HeapLook) -> str:
+    """Return of which time the numbers are."""
+    until = f"to {_show_time(look.off_ns)}" if look.off_ns else "on"
+    why = clean(f", {look.why}") if look.why else ""
+    return (
+        f"(the heap was recorded from {_show_time(look.on_ns)} {until}{why}: what was allocated "
+        "before is not in it)"
+    )
+
+
+def _show_time(wall_ns: int) -> str:
+    return time.strftime("%H:%M:%S", time.localtime(wall_ns // 10**9))
 
 
 def _show_numbers(node: CodeNode, tree: CodeTree) -> str:
@@ -142,6 +162,8 @@ def _draw_lines(heap: Heap, args: argparse.Namespace, file: IO[str]) -> None:
     folder = heap.recording.sessions[0].meta.cwd
     shown = found[: args.limit or None]
     names = ("alive", "blocks", "allocated", "blocks", "type", "call", "place")
+    if heap.look is not None:
+        file.write(fill(_describe_look(heap.look), file) + "\n")
     _table.draw_rows(names, [_show_line(line, folder) for line in shown], file)
     if len(shown) < len(found):
         rest = len(found) - len(shown)

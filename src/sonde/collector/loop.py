@@ -10,18 +10,18 @@ import functools
 import gc
 import os
 import resource
-import shutil
 import signal
 import sys
 import time
 from collections.abc import Iterator
-from contextlib import contextmanager, suppress
+from contextlib import contextmanager
 
 from sonde import _core, environ
 from sonde.collector.companions import Companions
+from sonde.collector.heap_watch import HeapWatch
 from sonde.collector.lock import is_replaced, take_lock, write_lock
 from sonde.collector.process_end import KillCounts, ProcessEnd
-from sonde.collector.retention import Retention
+from sonde.collector.retention import Retention, remove_leftovers
 from sonde.collector.sensor_schedule import Sensors
 from sonde.collector.sensors._files import Reader
 from sonde.errors import Damaged, NoSession
@@ -33,12 +33,12 @@ from sonde.session.run import FINAL, PROCESSING, Run
 from sonde.session.schema import make_schema
 from sonde.tables import name_row
 from sonde.tables.recording import SourceLog
+from sonde.tables.system import Process
 
 TICK_S = 0.2  # a ring of the default size takes 300 k rows/s at this pace
 LINGER_S = 10.0  # how long to stay after the last session
 SEAL_S = 0.5  # for sealing sessions, in one scan
 PROVEN_S = 3.0  # after this time it is not our fault if we die: see kernel/collector_lock.c
-STALE_S = 60.0  # a folder that never became a session is removed after this
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -66,7 +66,7 @@ class Watched:
 
     def __init__(self, session: Session, counts: KillCounts, is_starter: bool = False) -> None:
         self.session, self.folder = session, session.folder
-        self.end = ProcessEnd(session, counts, is_starter)
+        self.end, self._heap = ProcessEnd(session, counts, is_starter), HeapWatch(session)
         self.drains: dict[str, Drain] = {}
         self._writers: dict[type, _core.Writer | None] = {}
         self._text: _core.Text | None = None
@@ -89,6 +89,7 @@ class Watched:
         self.host_pid = self._find_pid(int(values["host.pid"]))
         self.snapshot_every_s = float(values["snapshot.every"])
         self.snapshot_keep = int(values["snapshot.keep"])
+        self._heap.refresh(values)
 
     def _find_pid(self, wanted: int) -> int | None:
         if wanted == 0 or self.session.shares_pids():
@@ -166,6 +167,8 @@ class Watched:
         writer = self._writers[row]
         if writer is not None:
             writer(*values)
+        if row is Process:
+            self._heap.note(values)
 
     def _open(self, row: type) -> _core.Writer | None:
         table = make_schema(row, name_row(row), getattr(row, "SCOPE", "process"))
@@ -305,8 +308,7 @@ class Collector:
                 else:
                     one.end.refresh()
         self._companions.keep(self.watched.values(), begin_s)
-        for path in _list_leftovers(self.root):
-            shutil.rmtree(path, ignore_errors=True)
+        remove_leftovers(self.root)
         self.leaving |= any(one.has_adopted(os.getppid()) for one in self.watched.values())
 
     def _await_ends(self) -> None:
@@ -355,16 +357,6 @@ def _mark_start(root: str) -> None:
             file.write(b".")
     except OSError:
         pass  # nobody counts, as when it was started by hand
-
-
-def _list_leftovers(root: str) -> Iterator[str]:
-    """Yield folders whose creation or removal was interrupted."""
-    for name in os.listdir(root):
-        if name.startswith(".") and name.endswith((".new", ".gone")):
-            path = os.path.join(root, name)
-            with suppress(FileNotFoundError):  # it may have been renamed just now
-                if time.time() - os.lstat(path).st_mtime > STALE_S:
-                    yield path
 
 
 def raise_file_limit() -> None:

@@ -6,6 +6,7 @@ import os
 import shutil
 import time
 from collections.abc import Callable, Iterator, Mapping
+from contextlib import suppress
 from functools import partial
 
 from sonde.errors import Error
@@ -23,6 +24,7 @@ SPARE = (
     16  # one part in this many is freed beyond the limit, and may be archived before we look again
 )
 MEMORY_SHARE = 8  # where files are memory, all recordings take one part in this many of it
+STALE_S = 60.0  # a folder that never became a session is removed after this
 REST = 20  # looking at many sessions takes long: rest this many times as long
 
 
@@ -164,3 +166,13 @@ def _list_files(folder: str, suffix: str) -> list[tuple[int, int, str]]:
     except (FileNotFoundError, NotADirectoryError):
         return []
     return sorted((status.st_mtime_ns, status.st_blocks * 512, path) for status, path in found)
+
+
+def remove_leftovers(root: str) -> None:
+    """Remove folders whose creation or removal was interrupted."""
+    for name in os.listdir(root):
+        if name.startswith(".") and name.endswith((".new", ".gone")):
+            path = os.path.join(root, name)
+            with suppress(FileNotFoundError):  # it may have been renamed just now
+                if time.time() - os.lstat(path).st_mtime > STALE_S:
+                    shutil.rmtree(path, ignore_errors=True)

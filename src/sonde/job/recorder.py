@@ -255,8 +255,9 @@ class Recorder:
         elif state == "failed" and source == "recorder":
             self._report(f"not recording: {detail}")
 
-    def _start_source(self, name: str) -> None:
+    def _start_source(self, name: str, why: str = "") -> None:
         context = SourceContext(self, name)
+        context.why = why
         context.guard(self._make_source)(name, context)
         if name in self._sources:
             self.note(name, "on", context.detail)
@@ -277,7 +278,7 @@ class Recorder:
         had_failed, context.failed = context.failed, False
         context.guard(source.stop)()
         if not (context.failed or had_failed):  # else the reason of the failure stays on record
-            self.note(name, "off")
+            self.note(name, "off", f"it was on {context.why}" if context.why else None)
 
     def has_source(self, name: str) -> bool:
         """Return whether the source is on."""
@@ -326,11 +327,11 @@ class Recorder:
     def _match_sources(self, writing: SessionWriter) -> dict[str, object]:
         """Switch sources on and off to match the settings and the current run."""
         values = files.read_checked(os.path.join(writing.folder, files.CONFIG))
-        extra = writing.read_run_sources()
+        extra = writing.read_extra_sources()
         for name in plugins.list_names("job.sources"):
             wanted = bool(values.get(f"source.{name}", True)) or name in extra
             if wanted and name not in self._sources:
-                self._start_source(name)
+                self._start_source(name, extra.get(name, ""))
             elif not wanted and name in self._sources:
                 self._stop_source(name)
         return values

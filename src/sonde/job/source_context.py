@@ -48,6 +48,7 @@ class SourceContext:
         self._forks = _core.forks()
         self.failed = False
         self.detail: str | None = None  # what a user should know about a source that is on
+        self.why = ""  # it is on; empty if somebody asked for it
 
     @property
     def session(self) -> SessionWriter:

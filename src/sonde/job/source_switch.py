@@ -7,6 +7,7 @@ import os
 from sonde.job.recorder import recorder
 from sonde.job.source_context import SourceContext
 from sonde.session.files import CONFIG, LOCK_S, Locked, read_checked, write_checked
+from sonde.session.heap_look import SETTING, decline_look
 
 
 def enable_torch_profiling() -> None:
@@ -36,4 +37,6 @@ def _store(name: str, on: bool) -> None:
     path = os.path.join(writing.folder, CONFIG)
     with Locked(writing.folder, LOCK_S):  # as session/steering.py does
         write_checked(path, {**read_checked(path), name: on})
+        if name == SETTING:
+            decline_look(writing.folder)
     writing.values[name] = on

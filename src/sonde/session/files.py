@@ -16,11 +16,11 @@ if TYPE_CHECKING:
 
 (
     META, ALIVE, CONTROL, CONFIG, SEALED, EXIT, LOG, NODES, HEAP_NODES, LOCALS, EVENT_TOTALS,
-    MACHINE_CODE, MEMORY_KILLS,
+    MACHINE_CODE, MEMORY_KILLS, HEAP_LOOK,
 ) = (
     "meta.json", "alive", "control", "config.json", "sealed.json", "exit.json", "log",
     "stack.nodes", "heap.nodes", "locals.json", "event.totals", "machine.code",
-    "memory_kills.json",
+    "memory_kills.json", "heap_look.json",
 )  # fmt: skip
 VERSION = 1
 LOG_BYTES = 256 * 1024

@@ -10,6 +10,9 @@ from sonde import _core, environ, settings
 from sonde.errors import ConfigError, Error, NotAnswering
 from sonde.session import files
 from sonde.session.folder import Session
+from sonde.session.heap_look import SETTING, HeapLook, decline_look, read_look
+
+_LOOK_LOCK_S = 0.05  # the collector must not wait for somebody who is stopped
 
 
 def _open_page(target: Session) -> _core.Map:
@@ -66,6 +69,17 @@ def configure(
     return target.read_config()
 
 
+def change_look(target: Session, wanted: HeapLook) -> int:
+    """Wish that the heap be looked at, or no longer; return the epoch of the wish, or 0 if the user
+    has switched the source himself. This does not wait for the job."""
+    page = _open_page(target)
+    with files.OwnFolder(target.folder) as folder, files.Locked(folder, _LOOK_LOCK_S):
+        if read_look(folder).is_declined:
+            return 0
+        wanted.write(os.path.join(folder, files.HEAP_LOOK))
+    return _core.control_ask(page)
+
+
 def sample_now(target: Session, timeout_s: float) -> bool:
     """Have every thread sampled now, whatever it is doing; return False if that takes too long."""
     return _request(target, "sample", "sampled", timeout_s)
@@ -114,12 +128,13 @@ def _store(target: Session, values: Mapping[str, settings.Value]) -> bool:
         with files.OwnFolder(target.folder) as folder, files.Locked(folder, files.LOCK_S):
             before = target.read_config()
             after = {**before, **values}
-            if after == before:
-                return False
-            files.write_checked(os.path.join(folder, files.CONFIG), dict(after))
+            if after != before:
+                files.write_checked(os.path.join(folder, files.CONFIG), dict(after))
+            # Afterwards: whoever switches on what is on for a look must not see it go off between.
+            is_news = SETTING in values and decline_look(folder)
     except OSError as error:
         raise Error(f"{target.path(files.CONFIG)}: {error.strerror}") from None
-    return True
+    return is_news or after != before
 
 
 def _wait(done: Callable[[], bool], timeout_s: float, pid: int, what: str) -> None:

@@ -13,6 +13,7 @@ from sonde.session.files import (
     ALIVE,
     CONFIG,
     CONTROL,
+    HEAP_LOOK,
     META,
     VERSION,
     log,
@@ -97,8 +98,12 @@ class SessionWriter:
                 raise
             return ring.create_ring(self.folder, schema, size)  # a limit of the process, maybe
 
-    def read_run_sources(self) -> list[str]:
-        """Return the sources that the current run wants besides those that are on."""
+    def read_extra_sources(self) -> dict[str, str]:
+        """Return the sources that are wanted besides those that the settings switch on, and why if
+        nobody asked for them."""
+        return {**self._read_look(), **dict.fromkeys(self._read_run_sources(), "")}
+
+    def _read_run_sources(self) -> list[str]:
         control = _core.control_get(self.page)
         if control["run_begun"] == control["run_ended"]:
             return []
@@ -107,6 +112,14 @@ class SessionWriter:
             return RunAbout.read(path).sources
         except (FileNotFoundError, Damaged):
             return []
+
+    def _read_look(self) -> dict[str, str]:
+        if not os.path.exists(os.path.join(self.folder, HEAP_LOOK)):
+            return {}
+        from sonde.session import heap_look  # here, because most programs never need it
+
+        look = heap_look.read_look(self.folder)
+        return {heap_look.SOURCE: look.why} if look.is_on else {}
 
     def learn_rank(self, rank: int, world_size: int) -> None:
         """Write down which rank of its job this process is, unless its launcher has said so."""

@@ -1,4 +1,5 @@
 /* Heap: sampled allocations as a Python object. */
+#define _GNU_SOURCE 1
 #include "heap/heap_binding.h"
 #include "heap/allocators.h"
 #include "heap/library_slots.h"
@@ -6,6 +7,7 @@
 #include "kernel/fork.h"
 #include "kernel/read_memory.h"
 
+#include <dlfcn.h>
 #include <errno.h>
 
 typedef struct {
@@ -148,6 +150,26 @@ static PyObject *heap_publish(HeapObject *self, PyObject *Py_UNUSED(none))
     Py_RETURN_NONE;
 }
 
+/* Where the code of a function was loaded; NULL if that is not known. */
+static const void *find_home(const void *function)
+{
+    Dl_info info;
+    return dladdr(function, &info) == 0 ? NULL : info.dli_fbase;
+}
+
+static PyObject *heap_is_alone(PyObject *Py_UNUSED(type), PyObject *Py_UNUSED(none))
+{
+    static const PyMemAllocatorDomain domains[] = {PYMEM_DOMAIN_RAW, PYMEM_DOMAIN_MEM, PYMEM_DOMAIN_OBJ};
+    const void *python = find_home((const void *)PyMem_Malloc);
+    for (int i = 0; i < 3; i++) {
+        PyMemAllocatorEx now;
+        PyMem_GetAllocator(domains[i], &now);
+        if (find_home((const void *)now.malloc) != python)
+            Py_RETURN_FALSE;
+    }
+    Py_RETURN_TRUE;
+}
+
 static PyObject *heap_is_complete(HeapObject *self, void *Py_UNUSED(closure))
 {
     return PyBool_FromLong(is_ours(self) && sonde_allocators_taken());
@@ -165,6 +187,7 @@ static PyObject *heap_add_library(HeapObject *Py_UNUSED(self), PyObject *Py_UNUS
 static PyObject *heap_add_torch(HeapObject *Py_UNUSED(self), PyObject *Py_UNUSED(args)) { Py_RETURN_NONE; }
 static PyObject *heap_set_every(HeapObject *Py_UNUSED(self), PyObject *Py_UNUSED(args)) { Py_RETURN_NONE; }
 static PyObject *heap_publish(HeapObject *Py_UNUSED(self), PyObject *Py_UNUSED(none)) { Py_RETURN_NONE; }
+static PyObject *heap_is_alone(PyObject *Py_UNUSED(type), PyObject *Py_UNUSED(none)) { Py_RETURN_FALSE; }
 static PyObject *heap_is_complete(HeapObject *Py_UNUSED(self), void *Py_UNUSED(closure)) { Py_RETURN_FALSE; }
 
 #endif
@@ -178,6 +201,8 @@ static PyMethodDef heap_methods[] = {
     {"add_torch", (PyCFunction)heap_add_torch, METH_VARARGS,
      "add_torch(path of libc10): also sample the memory of PyTorch's tensors on the CPU."},
     {"set_every", (PyCFunction)heap_set_every, METH_VARARGS, "set_every(every): change that number."},
+    {"is_alone", heap_is_alone, METH_NOARGS | METH_STATIC,
+     "is_alone(): do all allocators of this Python belong to it, and not to a tool?"},
     {"publish", (PyCFunction)heap_publish, METH_NOARGS, "Write rows of all that has changed."},
     {NULL, NULL, 0, NULL},
 };

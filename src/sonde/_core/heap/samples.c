@@ -20,6 +20,7 @@
 #if SONDE_HAS_FRAMES
 
 #define PERIOD_NS 10000000000 /* between two rows of one place */
+#define SHORT_NS 1000000000   /* the same at the beginning: a look may last for seconds only */
 #define FULL_NS 600000000000  /* after which all places get a row: older ones may have been removed */
 
 enum { NO_TYPE = 1 }; /* the optional column that is NULL */
@@ -30,7 +31,7 @@ typedef struct {
     uintptr_t newest; /* the block that was drawn last: its object was not there yet */
     uint32_t changed_n;
     uint32_t type_text, lost_node;
-    int64_t published_ns, full_ns;
+    int64_t begin_ns, published_ns, full_ns;
     sonde_heap_sampling_row sums;
 } heap_state;
 
@@ -158,6 +159,13 @@ static void publish(int64_t now_ns)
     write_sampling(now_ns);
 }
 
+static int is_due(int64_t now_ns)
+{
+    int64_t quarter_ns = (now_ns - heap.state->begin_ns) / 4;
+    int64_t period_ns = quarter_ns > PERIOD_NS ? PERIOD_NS : quarter_ns > SHORT_NS ? quarter_ns : SHORT_NS;
+    return now_ns - heap.state->published_ns >= period_ns;
+}
+
 /* ---- types ---------------------------------------------------------------------------------- */
 
 /* An allocator hands out a block before anybody writes an object into it. So the type of a block is
@@ -227,7 +235,7 @@ void sonde_heap_add(const void *address, size_t size, PyThreadState *state)
     if (heap.state != NULL) {
         int64_t begin_ns = sonde_clock_ns();
         add((uintptr_t)address, size, state);
-        if (begin_ns - heap.state->published_ns >= PERIOD_NS)
+        if (is_due(begin_ns))
             publish(begin_ns);
         int64_t end_ns = sonde_clock_ns();
         heap.state->sums.own_ns += end_ns - begin_ns;
@@ -290,7 +298,7 @@ static void set_up(heap_state *state)
     sonde_nodes_index(&home->nodes); /* there are nodes if it was switched off and on again */
     sonde_frame_key lost = {.func = put_text("<no room>"), .file = home->empty_text, .text_hash = 2};
     state->lost_node = sonde_nodes_put(&home->nodes, 0, &lost);
-    state->published_ns = state->full_ns = sonde_clock_ns();
+    state->begin_ns = state->published_ns = state->full_ns = sonde_clock_ns();
     memset(counts, 0, sizeof counts);
 }
 
@@ -329,6 +337,7 @@ int sonde_heap_begin(const sonde_heap_files *files, int64_t every_bytes)
     pthread_mutex_unlock(&lock);
     sonde_codes_tell(on_death);
     sonde_heap_every(every_bytes);
+    sonde_heap_publish(); /* what was alive before counts as freed from now on, not from the first sample */
     sonde_store_relaxed(&sonde_heap_now.filter, counts);
     return 0;
 }

@@ -4,14 +4,15 @@ Why it hurts: sooner or later the machine, or the container's limit, is full, an
 killed, often hours into its work.
 
 What to do: look for what is kept: losses appended with their graph (use `.item()` or `.detach()`),
-caches and lists that only grow, a closure that holds batches. `sonde config PID source.heap=on`
-begins to record which lines hold memory, in the running program; ask again after a few minutes.
+caches and lists that only grow, a closure that holds batches. While the memory grows steadily the
+recording looks at the heap for a time by itself, so that the line is known; `sonde config PID
+source.heap=on` does so now, in the running program.
 """
 
 from __future__ import annotations
 
 from collections.abc import Iterator
-from typing import Any
+from typing import Any, NamedTuple
 
 from sonde.advice.rules._code import PLACE, show_place
 from sonde.advice.trend import find_growth
@@ -31,12 +32,17 @@ LIMITS = {
     "short_bytes": Limit(
         60e6, "growth that is worth a word in less time than that, if the heap was not recorded"
     ),
-    "heap_pct": Limit(30, "of the growth at one line, if the heap is recorded, to name the line"),
+    "heap_pct": Limit(30, "of the growth while the heap was recorded, at one line, to name it"),
+    "look_s": Limit(3, "that the heap was recorded for, below which it tells nothing"),
+    "enough_s": Limit(30, "after which a later look at the heap tells more than a longer one"),
 }
 # The last reading may show a process that ends, and has given back much of its memory. Workers
-# share pages with their parent: only PSS shows what they add. It is rarely read. A place of the
-# heap that did not change has no new row: its last one before a moment says what it held, and
-# python.heap what it holds at the end.
+# share pages with their parent: only PSS shows what they add. It is rarely read.
+# The heap is often recorded for a part of the time only: the longest look at it counts, or the
+# latest of several that are long enough, and what the process has grown by in that very time. A
+# look begins with nothing: its first quarter is left out, in which whatever a program always holds
+# for a while is allocated anew. A place that did not change has no new row: its last one before a
+# moment says what it held, and python.heap what it holds at the end.
 SQL = f"""
 WITH reading AS (
   SELECT {{piece}} AS piece, ts, host, pid, depth = 0 AS own, process,
@@ -51,14 +57,43 @@ size AS (
          epoch(MIN(ts)) AS begin_s, epoch(MAX(ts)) AS end_s, COUNT(*) AS readings,
          MEDIAN(bytes) AS bytes
   FROM numbered GROUP BY host, pid, own, process, part),
+whole AS (
+  SELECT host, pid, MIN(ts) AS first_ts, MAX(ts) AS last_ts FROM reading WHERE own GROUP BY 1, 2),
+switch AS (
+  SELECT host, pid, ts, state = 'on' AS is_on
+  FROM sonde.source_log WHERE source = 'heap' AND {{to_end}}
+  QUALIFY is_on <> COALESCE(LAG(is_on) OVER (PARTITION BY host, pid ORDER BY ts), FALSE)),
+time_on AS (
+  SELECT host, pid, is_on, ts AS on_ts, LEAD(ts) OVER (PARTITION BY host, pid ORDER BY ts) AS off_ts
+  FROM switch QUALIFY is_on),
+part_on AS (
+  SELECT host, pid, on_ts, COALESCE(off_ts > last_ts, TRUE) AS is_last,
+         LEAST(COALESCE(off_ts, last_ts), last_ts) AS to_ts,
+         CASE WHEN first_ts BETWEEN on_ts AND to_ts THEN first_ts ELSE on_ts END AS since_ts,
+         since_ts + (to_ts - since_ts) / 4 AS after_ts,
+         CASE WHEN since_ts = on_ts THEN after_ts ELSE since_ts END AS from_ts
+  FROM time_on JOIN whole USING (host, pid)),
+look AS (
+  SELECT * FROM part_on WHERE epoch(to_ts) - epoch(from_ts) >= {{look_s}}
+  QUALIFY ROW_NUMBER() OVER (PARTITION BY host, pid
+    ORDER BY LEAST(epoch(to_ts) - epoch(from_ts), {{enough_s}}) DESC, on_ts DESC) = 1),
+resident AS (
+  SELECT host, pid, on_ts, ARG_MAX(rss_bytes, ts) - ARG_MIN(rss_bytes, ts) AS look_bytes
+  FROM system.process JOIN look USING (host, pid)
+  WHERE depth = 0 AND ts BETWEEN from_ts AND to_ts GROUP BY 1, 2, 3),
+late AS (SELECT DISTINCT host, pid FROM python.heap_sampling WHERE NOT {{to_end}}),
 history AS (
-  SELECT host, pid, stack, type, t_ns, alive_bytes, {{inside}} AS is_inside
+  SELECT host, pid, stack, type, ts, alive_bytes, FALSE AS at_end
   FROM python.heap_history WHERE {{to_end}} UNION ALL
-  SELECT host, pid, stack, type, {2**62}, alive_bytes, TRUE FROM python.heap),
+  SELECT host, pid, stack, type, NULL, alive_bytes, TRUE FROM python.heap
+  ANTI JOIN late USING (host, pid)),
 held AS (
-  SELECT host, pid, stack, type, COALESCE(ARG_MAX(alive_bytes, t_ns) FILTER (is_inside), 0)
-           - COALESCE(ARG_MAX(alive_bytes, t_ns) FILTER (NOT is_inside), 0) AS grown_bytes
-  FROM history GROUP BY 1, 2, 3, 4 HAVING BOOL_OR(is_inside)),
+  SELECT host, pid, stack, type,
+         ARG_MAX(alive_bytes, COALESCE(ts, to_ts + INTERVAL 1 DAY))
+           - COALESCE(ARG_MAX(alive_bytes, ts) FILTER (ts <= from_ts), 0) AS grown_bytes
+  FROM history JOIN look USING (host, pid)
+  WHERE CASE WHEN is_last THEN at_end OR ts >= on_ts ELSE ts BETWEEN on_ts AND to_ts END
+  GROUP BY 1, 2, 3, 4),
 place AS ({PLACE}),
 line AS (
   SELECT host, pid, file, lineno, func,
@@ -68,9 +103,11 @@ line AS (
 heap AS (
   SELECT host, pid, ARG_MAX(struct_pack(file, lineno, func, type, grown_bytes), grown_bytes) AS most
   FROM line GROUP BY 1, 2),
-whole AS (SELECT host, pid, SUM(grown_bytes) AS heap_bytes FROM held GROUP BY 1, 2)
-SELECT size.*, most, heap_bytes::DOUBLE AS heap_bytes
-FROM size LEFT JOIN heap USING (host, pid) LEFT JOIN whole USING (host, pid)
+total AS (SELECT host, pid, SUM(grown_bytes) AS heap_bytes FROM held GROUP BY 1, 2)
+SELECT size.*, most, look_bytes::DOUBLE AS look_bytes,
+       CASE WHEN look_bytes IS NOT NULL THEN COALESCE(heap_bytes, 0)::DOUBLE END AS heap_bytes
+FROM size LEFT JOIN resident USING (host, pid) LEFT JOIN heap USING (host, pid)
+LEFT JOIN total USING (host, pid)
 """
 _FEWEST = 6  # parts
 _WORKERS = (
@@ -80,12 +117,32 @@ _WORKERS = (
     "workers.",
 )
 _ASK = (
-    "`sonde config {pid} source.heap=on` begins to record which lines hold memory, in the running "
-    "program (`sonde run --set source.heap=on` does so from the start); ask again after a few "
-    "minutes, and the line is named here. Often it is a loss that "
-    "is appended with its graph (use `.item()` or `.detach()`), a cache or a list that only grows, "
-    "or a closure that holds batches"
+    "The recording looks at the heap by itself while the memory grows steadily; such a look has "
+    "shown no line yet. `sonde config {pid} source.heap=on` begins to record which lines hold "
+    "memory, in the running program (`sonde run --set source.heap=on` does so from the start); ask "
+    "again after a few minutes, and the line is named here. Often it is a loss that is appended "
+    "with its graph (use `.item()` or `.detach()`), a cache or a list that only grows, or a "
+    "closure that holds batches"
 )
+
+
+_GROWS = "The memory of the process keeps growing"
+_DROP = (
+    "find who keeps what this line makes (a list, a dict, a cache, a closure; of tensors, often a "
+    "loss that is kept with its graph: use `.item()` or `.detach()`), and drop it or give it a "
+    "limit; `sonde memory {pid}` has the other lines"
+)
+_SPREAD = (
+    "no single line allocates most of what stays: `sonde memory {pid}` shows from where the lines "
+    "that do are called, and often one caller keeps what all of them make"
+)
+_OUTSIDE = (
+    "what C libraries other than NumPy and PyTorch allocate, and what the allocator cannot give "
+    "back, does not count as Python's heap: look for what is kept of such a library, and if "
+    "nothing is, try MALLOC_ARENA_MAX=2 against fragmentation"
+)
+_LEAST_GROWN = 3e6  # bytes while the heap was recorded; of less nobody can say where it went
+_HEAP_SHARE = 0.5  # of the growth: from there on it is Python's own heap that grows
 
 
 def judge(rows: Rows, limits: Limits) -> Iterator[Verdict]:
@@ -95,16 +152,16 @@ def judge(rows: Rows, limits: Limits) -> Iterator[Verdict]:
     for (_host, pid, own), processes in lines.items():
         long = [line for line in processes.values() if len(line) >= _FEWEST]
         growth = sum(_find_growth(line, limits) for line in long)
-        has_heap = bool(long) and long[0][0].heap_bytes is not None
+        look = _judge_look(long[0][0], limits) if own and long else None
         # Allocators, caches of kernels and lazy imports fill up at the start of every program.
-        is_start = not has_heap and _find_passed(long) < limits.long_s
+        is_start = not (look and look.line) and _find_passed(long) < limits.long_s
         least = max(limits.least_bytes, limits.short_bytes) if is_start else limits.least_bytes
         title, todo, line = ("", "", "") if own else (*_WORKERS, "")
         evidence = {"grown_bytes": growth, "size_bytes": sum(line[-1].bytes for line in long),
                     "processes": len(long)}  # fmt: skip
-        if own and has_heap:
-            title, todo, line = _name_line(long[0][0], growth, limits)
-            evidence["python_heap_grown_bytes"] = long[0][0].heap_bytes
+        if look is not None:
+            title, todo, line = look.title, look.todo, look.line
+            evidence |= look.evidence
         elif own:
             todo = _ASK.format(pid=pid)
         who = f"pid {pid}" if own else f"workers of pid {pid}"
@@ -139,25 +196,28 @@ def _find_level(long: list[list[Any]], growth: float, limits: Limits) -> str:
     return "critical" if growth >= limits.critical_bytes else "warning"
 
 
-def _name_line(row: Any, growth: float, limits: Limits) -> tuple[str, str, str]:
-    """Return title, next step and line where the heap was recorded: the line that holds most of
-    what was added, or that none of them was seen to allocate it."""
-    most = row.most
-    if most is not None and 100 * most["grown_bytes"] >= limits.heap_pct * growth:
+class _Look(NamedTuple):
+    """What a look at the heap has shown."""
+
+    title: str
+    todo: str
+    line: str
+    evidence: dict[str, float]
+
+
+def _judge_look(row: Any, limits: Limits) -> _Look | None:
+    """Return what grew while the heap was recorded: the line that allocated most of it, or that it
+    is no memory of Python's; None if it was not recorded, or nothing grew in that time."""
+    most, grown, heap = row.most, row.look_bytes, row.heap_bytes
+    if heap is None or grown < _LEAST_GROWN:
+        return None
+    evidence = {"grown_while_heap_recorded_bytes": grown, "python_heap_grown_bytes": heap}
+    if most is not None and 100 * most["grown_bytes"] >= limits.heap_pct * grown:
         kind = f", as {most['type']} objects" if most["type"] else ""  # buffers have no type
-        title = (
-            f"The memory of the process keeps growing: {most['func']} allocates what stays{kind}"
-        )
-        todo = (
-            "find who keeps what this line makes (a list, a dict, a cache, a closure; of tensors, "
-            "often a loss that is kept with its graph: use `.item()` or `.detach()`), and drop it "
-            f"or give it a limit; `sonde memory {row.pid} --since +1min` has the other lines"
-        )
-        return title, todo, show_place(most["file"], most["lineno"], most["func"])
-    title = "The memory of the process keeps growing, outside Python's own heap"
-    todo = (
-        "what C libraries other than NumPy and PyTorch allocate, and what the allocator cannot "
-        "give back, does not count as Python's heap: look for what is kept of such a library, and "
-        "if nothing is, try MALLOC_ARENA_MAX=2 against fragmentation"
-    )
-    return title, todo, ""
+        place = show_place(most["file"], most["lineno"], most["func"])
+        title = f"{_GROWS}: {most['func']} allocates what stays{kind}"
+        evidence["grown_at_line_bytes"] = most["grown_bytes"]
+        return _Look(title, _DROP.format(pid=row.pid), place, evidence)
+    if heap >= grown * _HEAP_SHARE:
+        return _Look(f"{_GROWS}, at many lines", _SPREAD.format(pid=row.pid), "", evidence)
+    return _Look(f"{_GROWS}, outside Python's own heap", _OUTSIDE, "", evidence)

@@ -22,6 +22,7 @@ _SEEN = (
     "memory of other libraries is not seen"
 )
 _UNSEEN = "the memory of {} is not seen: this build asks for it in a way of its own"
+_TOOLS = ("memray", "scalene", "filprofiler")  # they also change what libraries call
 _NUMPY = ("numpy._core._multiarray_umath", "numpy.core._multiarray_umath")  # since 2.0, and before
 
 
@@ -45,6 +46,11 @@ class Source:
         if "t" in getattr(sys, "abiflags", ""):
             raise Unavailable("the allocators of a Python without a GIL cannot be watched safely")
         session = self._context.session
+        if self._context.why and (tool := _find_other_tool()):
+            raise Unavailable(
+                f"{tool} watches the allocators, and nobody has asked for the heap but the "
+                f"collector, {self._context.why}"
+            )
         nodes = open_nodes(os.path.join(session.folder, HEAP_NODES), _NODES_BYTES)
         # Types are read with a system call that a filter may forbid.
         types = not _core.has_filter()
@@ -53,7 +59,9 @@ class Source:
             heap.start(self._every())
         except OSError as error:
             raise Unavailable(f"the allocators cannot be watched: {error}") from None
-        self._heap, self._context.detail, self._is_taken = heap, _SEEN, False
+        self._heap, self._is_taken = heap, False
+        why = self._context.why
+        self._context.detail = f"for a time, {why}; {_SEEN}" if why else _SEEN
         for is_here, add, watch in self._watches:
             if is_here():
                 add()
@@ -109,6 +117,19 @@ class Source:
                 "another tool, such as tracemalloc, has taken our hooks out of the allocators; "
                 "switch the source off and on again"
             )
+
+
+def _find_other_tool() -> str:
+    """Return what else watches the allocators; empty if nothing does."""
+    try:
+        import _tracemalloc  # a part of the interpreter; -X tracemalloc does not import it
+
+        if _tracemalloc.is_tracing():
+            return "tracemalloc"
+    except ImportError:
+        pass
+    found = next((name for name in _TOOLS if name in sys.modules), "")
+    return found or ("" if _core.Heap.is_alone() else "another tool")
 
 
 def _is_numpy_here() -> bool:

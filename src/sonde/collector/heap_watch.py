@@ -1,0 +1,113 @@
+"""Have the heap of a process sampled for a time while its memory keeps growing.
+
+The decision is made here and not in the job, from what the sensors read of it once a second. By
+the time a person asks, the job may be dead: then the line that keeps the memory is known."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable, Mapping
+from typing import Any
+
+from sonde.collector.growth import Grown, Growth
+from sonde.errors import Error
+from sonde.session import Session, files
+from sonde.session.heap_look import SETTING, HeapLook, read_look
+from sonde.session.steering import change_look
+from sonde.tables.system import Process
+from sonde.words import show_bytes, show_duration_short
+
+LOOK_S = (60.0, 600.0)  # a look lasts as long as the growth was watched, within these
+STILL = 4  # it ends early if nothing has grown for one part in so many of it
+RESTS_S = (600.0, 3600.0, 3 * 3600.0, 9 * 3600.0)  # before another one; after the last one none
+_COLUMNS = list(Process.__annotations__)
+_T_NS, _RSS, _PROCESS, _DEPTH = (
+    _COLUMNS.index(name) for name in ("t_ns", "rss_bytes", "process", "depth")
+)
+_PAGE = os.sysconf("SC_PAGE_SIZE")
+
+
+def read_shared(pid: int) -> int:
+    """Return how much of a process's memory is of files, or shared: it is not of its heap."""
+    with open(f"/proc/{pid}/statm", "rb") as file:
+        return int(file.read().split()[2]) * _PAGE
+
+
+class HeapWatch:
+    """Watches the memory of one session, and switches its source `heap` on and off."""
+
+    def __init__(self, session: Session, read: Callable[[int], int] = read_shared) -> None:
+        self._session, self._read = session, read
+        self._growth = Growth(session.meta.monotonic_ns / 1e9)
+        # A collector before this one may have begun a look.
+        self._look = read_look(session.folder)
+        self._last = (0, 0)  # resident memory, and how much of it was shared
+        self._epoch = 0
+        self._is_wanted = False
+
+    def refresh(self, values: Mapping[str, object]) -> None:
+        """Take notice of the settings in force."""
+        # Whoever has set the source himself, either way, has decided.
+        is_given = SETTING in (self._session.meta.config_from or {})
+        self._is_wanted = bool(values["heap.when_growing"]) and not (values[SETTING] or is_given)
+
+    def note(self, row: tuple[Any, ...]) -> None:
+        """Take a reading of a process; begin or end a look if it is time."""
+        is_own = row[_DEPTH] == 0 and row[_PROCESS] == self._session.pid
+        if not is_own or self._session.is_monitor or not (self._is_wanted or self._look.is_on):
+            return
+        t_ns, rss = row[_T_NS], row[_RSS]
+        try:
+            if rss != self._last[0]:
+                self._last = rss, self._read(self._session.pid)
+            grown = self._growth.add(t_ns / 1e9, rss - self._last[1])
+            if self._look.is_on:
+                self._end_if_due(t_ns)
+            elif grown is not None and self._may_begin(t_ns):
+                self._begin(t_ns, grown)
+        except (OSError, Error):
+            pass  # the process is ending, or its folder is locked: the next reading comes soon
+
+    def _may_begin(self, t_ns: int) -> bool:
+        look = self._look
+        if look.is_declined or look.count > len(RESTS_S):
+            return False
+        rest_s = RESTS_S[look.count - 1] if look.count else 0.0
+        is_rested = t_ns - look.until_ns >= rest_s * 1e9
+        return is_rested and bool(self._session.read_control()["on"])
+
+    def _begin(self, t_ns: int, grown: Grown) -> None:
+        look_s = min(max(grown.seconds, LOOK_S[0]), LOOK_S[1])
+        why = (
+            f"because the memory grew by {show_bytes(grown.bytes)} in "
+            f"{show_duration_short(grown.seconds * 1e9)}"
+        )
+        self._growth.forget()
+        wanted = HeapLook(is_on=True, count=self._look.count + 1, begin_ns=t_ns,
+                          until_ns=t_ns + round(look_s * 1e9), why=why)  # fmt: skip
+        if self._change(wanted):
+            files.log(
+                self._session.folder,
+                f"source.heap is on for {look_s:.0f} s at most, {why}; heap.when_growing=off "
+                "keeps it off",
+            )
+
+    def _end_if_due(self, t_ns: int) -> None:
+        look = self._look
+        still_s = (look.until_ns - look.begin_ns) / 1e9 / STILL
+        is_still = t_ns / 1e9 - max(self._growth.grown_s, look.begin_ns / 1e9) >= still_s
+        if self._is_wanted and t_ns < look.until_ns and not is_still:
+            return
+        count = look.count
+        if self._session.read_control()["obeyed"] < self._epoch:
+            count -= 1  # the job has not come to a safe point meanwhile: nothing was looked at
+        elif not os.path.exists(self._session.path(files.HEAP_NODES)):
+            count = len(RESTS_S) + 1  # it cannot be sampled there; sonde.source says why
+        self._growth.forget()
+        self._change(look.replace(is_on=False, count=count, until_ns=t_ns))
+
+    def _change(self, wanted: HeapLook) -> bool:
+        self._epoch = change_look(self._session, wanted)
+        # Not what was wished, but what is there: the user may have decided meanwhile.
+        self._look = wanted if self._epoch else read_look(self._session.folder)
+        return self._epoch > 0
