@@ -11,7 +11,7 @@ from typing import Any
 
 from sonde.collector.growth import Grown, Growth
 from sonde.errors import Error
-from sonde.session import Session, files
+from sonde.session import Session, files, stack_table
 from sonde.session.heap_look import SETTING, HeapLook, read_look
 from sonde.session.steering import change_look
 from sonde.tables.system import Process
@@ -24,6 +24,8 @@ _COLUMNS = list(Process.__annotations__)
 _T_NS, _RSS, _PROCESS, _DEPTH = (
     _COLUMNS.index(name) for name in ("t_ns", "rss_bytes", "process", "depth")
 )
+_IMPORT, _MOST_IMPORTING = "<frozen importlib", 0.3  # of the time
+_SAMPLES = 2000  # the newest, of all threads
 _PAGE = os.sysconf("SC_PAGE_SIZE")
 
 
@@ -33,11 +35,37 @@ def read_shared(pid: int) -> int:
         return int(file.read().split()[2]) * _PAGE
 
 
+def is_importing(session: Session, since_ns: int) -> bool:
+    """Tell whether imports took a good part of the main thread's time since then: what they
+    allocate stays, and is no leak. Where stacks are not recorded nobody knows."""
+    if not os.path.exists(session.path(files.NODES)):
+        return False
+    all_ns = import_ns = 0
+    nodes = stack_table.read_nodes(session)
+    places = {number: place for place, number in enumerate(nodes.hashes)}
+    known: dict[int, bool] = {}
+    for row in stack_table.read_newest_rows(session, "python.stack_sample", _SAMPLES):
+        if row["t_ns"] < since_ns or row["thread"] != session.pid:
+            continue
+        stack = row["stack"]
+        if stack not in known:
+            above = nodes.walk(places.get(stack, -1))
+            known[stack] = any(nodes.frame(at).file.startswith(_IMPORT) for at in above)
+        all_ns += row["wall_ns"]
+        import_ns += row["wall_ns"] * known[stack]
+    return import_ns > _MOST_IMPORTING * all_ns
+
+
 class HeapWatch:
     """Watches the memory of one session, and switches its source `heap` on and off."""
 
-    def __init__(self, session: Session, read: Callable[[int], int] = read_shared) -> None:
-        self._session, self._read = session, read
+    def __init__(
+        self,
+        session: Session,
+        read: Callable[[int], int] = read_shared,
+        is_start: Callable[[Session, int], bool] = is_importing,
+    ) -> None:
+        self._session, self._read, self._is_start = session, read, is_start
         self._growth = Growth(session.meta.monotonic_ns / 1e9)
         # A collector before this one may have begun a look.
         self._look = read_look(session.folder)
@@ -77,12 +105,14 @@ class HeapWatch:
         return is_rested and bool(self._session.read_control()["on"])
 
     def _begin(self, t_ns: int, grown: Grown) -> None:
+        self._growth.forget()
+        if self._is_start(self._session, t_ns - round(grown.seconds * 1e9)):
+            return
         look_s = min(max(grown.seconds, LOOK_S[0]), LOOK_S[1])
         why = (
             f"because the memory grew by {show_bytes(grown.bytes)} in "
             f"{show_duration_short(grown.seconds * 1e9)}"
         )
-        self._growth.forget()
         wanted = HeapLook(is_on=True, count=self._look.count + 1, begin_ns=t_ns,
                           until_ns=t_ns + round(look_s * 1e9), why=why)  # fmt: skip
         if self._change(wanted):

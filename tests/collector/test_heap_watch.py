@@ -1,0 +1,238 @@
+"""A look at the heap while the memory grows: it begins and ends by itself, and the user's word counts."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+import sonde
+from conftest import wait_for
+from sonde.collector.heap_watch import LOOK_S, RESTS_S, HeapWatch, is_importing
+from sonde.session import Session, list_sessions, steering
+from sonde.session.heap_look import read_look
+from sonde.tables.system import Process
+
+MB = 10**6
+NS = 10**9
+COLUMNS = list(Process.__annotations__)
+
+
+class Grower:
+    """A recorded process, this one, whose readings are made up."""
+
+    def __init__(self, session: Session) -> None:
+        self.session, self.shared, self.is_start = session, 0, False
+        self.t_s, self.mb = session.meta.monotonic_ns / NS, 100.0
+        self.restart()
+
+    def restart(self) -> None:
+        """Let another collector take over."""
+        self.watch = HeapWatch(self.session, lambda _pid: self.shared, lambda *_: self.is_start)
+        self.watch.refresh(self.session.read_config())
+
+    def read(self, seconds: int, mb_s: float) -> None:
+        for _ in range(seconds):
+            self.t_s, self.mb = self.t_s + 1, self.mb + mb_s
+            row = dict.fromkeys(COLUMNS) | {"t_ns": round(self.t_s * NS), "depth": 0,
+                                            "rss_bytes": round(self.mb * MB), "process": self.session.pid}  # fmt: skip
+            self.watch.note(tuple(row.values()))
+
+    def is_looked_at(self) -> bool:
+        return read_look(self.session.folder).is_on
+
+    def configure(self, **changes: object) -> None:
+        steering.configure(
+            self.session, {name.replace("__", "."): value for name, value in changes.items()}, 60
+        )
+        self.watch.refresh(self.session.read_config())
+
+    def list_states(self) -> list[tuple[str, str]]:
+        sql = "SELECT state, detail FROM sonde.source_log WHERE source = 'heap' ORDER BY t_ns"
+        return [
+            tuple(row.values()) for row in sonde.open(self.session.folder).query(sql).to_pylist()
+        ]
+
+
+def begin(**settings: object) -> Grower:
+    folder = sonde.start(collector="off", heap_every="4KiB", **settings)
+    assert folder
+    return Grower(Session(folder))
+
+
+@pytest.fixture
+def grower(root: Path) -> Iterator[Grower]:
+    yield begin()
+    sonde.stop()
+
+
+def wait_for_states(grower: Grower, *states: str) -> list[str]:
+    wait_for(lambda: [state for state, _ in grower.list_states()] == list(states))
+    return [detail for _, detail in grower.list_states()]
+
+
+def test_while_the_memory_grows_the_heap_is_sampled_for_a_time(grower: Grower) -> None:
+    grower.read(14, 5)
+    assert not grower.is_looked_at()
+    grower.read(2, 5)
+    assert grower.is_looked_at()
+    (why,) = wait_for_states(grower, "on")
+    assert why.startswith("for a time, because the memory grew by 47.68 MiB in 10.0s; ")
+    kept = [bytearray(9000) for _ in range(100)]
+    grower.read(round(LOOK_S[0]), 5)
+    assert not grower.is_looked_at()
+    assert (
+        wait_for_states(grower, "on", "off")[1]
+        == "it was on because the memory grew by 47.68 MiB in 10.0s"
+    )
+    log = Path(grower.session.path("log")).read_text()
+    assert "source.heap is on for 60 s at most, because the memory grew by 47.68 MiB" in log
+    held = sonde.open(grower.session.folder).query(
+        "SELECT SUM(alive_bytes)::BIGINT AS n FROM python.heap WHERE func LIKE 'test_while%'"
+    )
+    assert held["n"][0].as_py() == pytest.approx(9000 * len(kept), rel=0.4)
+    assert grower.session.read_config()["source.heap"] is False
+
+
+def test_it_ends_early_when_nothing_grows_any_more(grower: Grower) -> None:
+    grower.read(16, 5)
+    assert grower.is_looked_at()
+    grower.read(10, 0)
+    assert grower.is_looked_at()
+    grower.read(10, 0)
+    assert not grower.is_looked_at()
+
+
+def test_the_next_look_comes_after_a_rest_and_there_are_few(grower: Grower) -> None:
+    def look() -> None:
+        grower.read(30, 5)
+        assert grower.is_looked_at()
+        began_s = grower.t_s - 30
+        wait_for(lambda: not is_due(grower.session))
+        while grower.is_looked_at():
+            grower.read(1, 5)
+        assert grower.t_s - began_s <= LOOK_S[1] + 30
+
+    look()
+    for rest_s in RESTS_S:
+        grower.t_s += rest_s - 100
+        grower.read(60, 5)
+        assert not grower.is_looked_at()
+        grower.t_s += 60
+        look()
+    grower.t_s += 100 * RESTS_S[-1]
+    grower.read(60, 5)
+    assert not grower.is_looked_at()
+
+
+def is_due(session: Session) -> bool:
+    """Return whether the job has not obeyed yet."""
+    control = session.read_control()
+    return control["obeyed"] < control["asked"]
+
+
+def test_memory_of_files_does_not_count(grower: Grower) -> None:
+    for _ in range(40):
+        grower.shared += 5 * MB
+        grower.read(1, 5)
+    assert not grower.is_looked_at()
+
+
+@pytest.mark.parametrize("given", [{"source_heap": "off"}, {"heap_when_growing": "off"}])
+def test_who_has_said_no_is_not_looked_at(root: Path, given: dict[str, str]) -> None:
+    grower = begin(**given)
+    grower.read(40, 5)
+    assert not grower.is_looked_at()
+    sonde.stop()
+
+
+def test_who_says_no_live_is_not_looked_at(grower: Grower) -> None:
+    grower.configure(source__heap="off")  # as it is: but now somebody has said so
+    grower.read(40, 5)
+    assert not grower.is_looked_at() and grower.list_states() == []
+
+
+def test_a_look_ends_when_its_setting_is_switched_off(grower: Grower) -> None:
+    grower.read(16, 5)
+    wait_for_states(grower, "on")
+    grower.configure(heap__when_growing="off")
+    grower.read(1, 5)
+    wait_for_states(grower, "on", "off")
+    grower.read(40, 5)
+    assert not grower.is_looked_at()
+
+
+def test_a_user_who_switches_the_source_off_ends_the_look(grower: Grower) -> None:
+    grower.read(16, 5)
+    wait_for_states(grower, "on")
+    grower.configure(source__heap="off")
+    wait_for_states(grower, "on", "off")
+    grower.read(100, 5)
+    assert not grower.is_looked_at() and len(grower.list_states()) == 2
+
+
+def test_a_user_who_switches_the_source_on_keeps_it(grower: Grower) -> None:
+    grower.read(16, 5)
+    wait_for_states(grower, "on")
+    grower.configure(source__heap="on")
+    grower.read(100, 5)
+    steering.inspect(grower.session, 60)
+    assert [state for state, _ in grower.list_states()] == ["on"]
+    assert grower.session.read_config()["source.heap"] is True and not grower.is_looked_at()
+
+
+def test_the_next_collector_ends_what_the_last_one_began(grower: Grower) -> None:
+    grower.read(16, 5)
+    wait_for_states(grower, "on")
+    grower.restart()
+    grower.t_s += LOOK_S[0]
+    grower.read(1, 5)
+    wait_for_states(grower, "on", "off")
+
+
+def test_a_recording_that_is_paused_is_left_alone(grower: Grower) -> None:
+    steering.pause(grower.session)
+    grower.read(40, 5)
+    assert not grower.is_looked_at()
+    steering.resume(grower.session)
+    grower.read(40, 5)
+    assert grower.is_looked_at()
+
+
+def test_another_tool_that_watches_the_allocators_is_left_alone(grower: Grower) -> None:
+    import tracemalloc
+
+    tracemalloc.start()
+    try:
+        grower.read(16, 5)
+        (why,) = wait_for_states(grower, "unavailable")
+        assert why.startswith("tracemalloc watches the allocators")
+        grower.read(round(LOOK_S[0]) + 1, 5)
+    finally:
+        tracemalloc.stop()
+    grower.t_s += 10 * RESTS_S[-1]
+    grower.read(100, 5)
+    assert not grower.is_looked_at()  # what could not be done is not tried again
+
+
+def test_imports_are_known_by_the_stacks_of_the_main_thread(
+    start, root: Path, tmp_path: Path
+) -> None:
+    (tmp_path / "slow_part.py").write_text(
+        "import time\nprint('ready', flush=True)\ntime.sleep(600)"
+    )
+    start("import sonde\nsonde.start(collector='off')\nimport slow_part")
+    (session,) = list_sessions(str(root))
+    begin_ns = session.meta.monotonic_ns
+    wait_for(lambda: is_importing(session, begin_ns))
+    assert not is_importing(session, 2**62)
+
+
+def test_what_imports_allocate_does_not_count(grower: Grower) -> None:
+    grower.is_start = True
+    grower.read(30, 5)
+    assert not grower.is_looked_at()
+    grower.is_start = False
+    grower.read(11, 5)
+    assert grower.is_looked_at()
