@@ -25,14 +25,14 @@ def find_growth(
     return None
 
 
-def test_a_fast_leak_is_seen_within_fifteen_seconds() -> None:
+def test_a_fast_leak_is_seen_within_twenty_seconds() -> None:
     found = find_growth(lambda t: (30 + 5 * t) * MB, 60)
-    assert found == (START_S + 10, (50 * MB, 10))
+    assert found == (START_S + 12, (60 * MB, 12))
 
 
 def test_a_slow_leak_is_seen_before_an_hour_has_passed() -> None:
     found = find_growth(lambda t: (300 + 0.03 * t) * MB, 3600)
-    assert found is not None and found[0] < 2600
+    assert found is not None and found[0] < 3200
 
 
 def test_a_leak_that_comes_in_bursts_is_seen_over_a_longer_time() -> None:
@@ -42,7 +42,7 @@ def test_a_leak_that_comes_in_bursts_is_seen_over_a_longer_time() -> None:
 
 def test_a_program_that_waits_for_a_processor_now_and_then_grows_all_the_same() -> None:
     found = find_growth(lambda t: (100 + 6 * (t - (t % 9 == 0))) * MB, 40)
-    assert found is not None and found[0] <= START_S + 12
+    assert found is not None and found[0] <= START_S + 14
 
 
 @pytest.mark.parametrize("size", [
@@ -60,10 +60,10 @@ def test_what_does_not_keep_growing_is_left_alone(size: Callable[[float], float]
 
 def test_rare_readings_are_taken_as_they_come() -> None:
     found = find_growth(lambda t: (100 + t) * MB, 300, every_s=5.0)
-    assert found == (START_S + 50, (50 * MB, 50))
+    assert found == (START_S + 60, (60 * MB, 60))
 
 
 def test_what_was_seen_once_is_not_seen_again_at_once() -> None:
     growth = Growth(0.0)
     seen = [t for t in range(60) if growth.add(t, 10 * t * MB) and growth.forget() is None]
-    assert seen == [15, 26, 37, 48, 59]
+    assert seen == [17, 30, 43, 56]

@@ -18,6 +18,7 @@ import sonde
 from sonde import environ
 from sonde.collector import loop
 from sonde.session import Session, captures, files, runs, shipped, steering
+from sonde.session.heap_look import HeapLook
 from sonde.session.records import (
     Exit,
     MemoryKills,
@@ -41,6 +42,9 @@ REQUESTS = ProfilerRequests(requests=[ProfilerRequest(number=7, what="halt", val
 EXIT = Exit(status=9, out_of_memory="cgroup", exception="golden.Error: no")
 KILLS = MemoryKills(
     folder="/sys/fs/cgroup/job", number=7, kills=1, wholes=0, limits=3, ours=1, starts=2
+)
+LOOK = HeapLook(
+    is_on=False, is_declined=True, count=2, begin_ns=5, until_ns=6, why="because the memory grew"
 )
 SHIPPED = shipped.Shipped(
     to="/shared", state="on", since_wall_ns=6, tables={"job.sample": shipped.ShippedTable(done=3)}
@@ -132,6 +136,7 @@ def write_all(session: Session) -> None:
     OOM.write(session.path("oom-1.json"))
     EXIT.write(session.path(files.EXIT))
     KILLS.write(session.path(files.MEMORY_KILLS))
+    LOOK.write(session.path(files.HEAP_LOOK))
     REQUESTS.write(session.path("profiler.json"))
     ANSWER.write(session.path("profiler.answer.json"))
     SHIPPED.write(session.path(shipped.NAME))

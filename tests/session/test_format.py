@@ -18,6 +18,7 @@ from sonde.session import (
     Session,
     captures,
     files,
+    heap_look,
     last_stacks,
     pstats_file,
     records,
@@ -89,7 +90,7 @@ def test_the_document_names_every_key_of_every_record() -> None:
         records.ProfilerRequests, records.ProfilerRequest, records.ProfilerAnswer,
         torch_records.CaptureAbout, torch_records.CaptureGo, torch_records.Oom,
         torch_records.OomSegments, torch_records.OomBlocks, torch_records.OomStep,
-        last_stacks.LastStacks, last_stacks.LastThread, last_stacks.LastLock,
+        last_stacks.LastStacks, last_stacks.LastThread, last_stacks.LastLock, heap_look.HeapLook,
     ]  # fmt: skip
     missing = {key for kind in kinds for key in kind.__annotations__ if f"`{key}`" not in text}
     assert not missing
@@ -100,6 +101,10 @@ def test_the_end_of_the_process_is_read(make: ModuleType) -> None:
     assert known is not None and known.dump() == make.EXIT.dump()
     kept = records.MemoryKills.read(str(Path(ENDED, files.MEMORY_KILLS)))
     assert kept.dump() == make.KILLS.dump()
+
+
+def test_what_was_wished_of_the_heap_is_read(make: ModuleType) -> None:
+    assert heap_look.read_look(ENDED).dump() == make.LOOK.dump()
 
 
 def test_the_format_version_is_the_documented_one() -> None:

@@ -144,9 +144,9 @@ class Heap:
         (on_ns,), (off_ns,), (detail,) = found[2:]
         is_late = on_ns - sessions[0].start_wall_ns > _LATE_NS
         ended_ns = off_ns if off_ns and sessions[0].is_alive() else 0
-        if not (is_late or ended_ns):
-            return None
         found_why = re.match(r"for a time, (because .*?); ", detail or "")
+        if not (is_late or ended_ns or found_why):
+            return None
         return HeapLook(on_ns, off_ns, bool(ended_ns), found_why[1] if found_why else "")
 
     def _explain_nothing(self) -> str:

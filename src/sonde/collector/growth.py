@@ -7,11 +7,11 @@ from itertools import pairwise
 from typing import NamedTuple
 
 START_S = 5.0  # of a recording, which does not count: imports, and caches that fill up
-STEPS = 10  # of one window; the shortest has readings a second apart, each further one half as many
-WINDOWS = 9  # the longest is 43 minutes
+STEPS = 12  # of one window; the shortest has readings a second apart, each further one half as many
+WINDOWS = 9  # the longest is 51 minutes
 LEAST_BYTES = 40e6  # growth within a window that is worth a look
 LEAST_PCT = 5.0  # of the size of the process that it has grown by
-MOST_FLAT = 2  # steps of a window without growth: the program may have had no processor
+MOST_FLAT = 3  # steps of a window without growth: the program may have had no processor
 MOST_AT_ONCE = 0.4  # of the growth, in one step: more is something that was loaded
 _FLAT = 0.02  # of the growth: a step with less is flat
 _LEAST_MORE = 1e6  # bytes; what changes by less does not grow
