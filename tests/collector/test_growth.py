@@ -50,7 +50,7 @@ def test_a_program_that_waits_for_a_processor_now_and_then_grows_all_the_same() 
     lambda t: (500 + 30 * math.sin(t)) * MB,
     lambda t: (20 + 50 * min(t, 10)) * MB,  # data is loaded at the start
     lambda t: (500 + 300 * (t >= 30)) * MB,  # and once more
-    lambda t: (500 + 4 * (t % 8)) * MB,  # what is freed again, before it is much
+    lambda t: (500 + 3 * (t % 8)) * MB,  # what is freed again, before it is much
     lambda t: (50_000 + 5 * t) * MB,  # little of what the process has
     lambda t: (500 + 0.005 * t) * MB,  # 18 MB in an hour
 ], ids=["still", "noise", "start", "load", "sawtooth", "large", "slight"])  # fmt: skip

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import re
 import signal
 from collections.abc import Iterator
 from pathlib import Path
@@ -75,7 +76,7 @@ def wait_for_states(grower: Grower, *states: str) -> list[str]:
     return [detail for _, detail in grower.list_states()]
 
 
-def test_while_the_memory_grows_the_heap_is_sampled_for_a_time(grower: Grower) -> None:
+def test_while_the_memory_grows_the_heap_is_sampled_for_a_time(grower: Grower, sonde_cli) -> None:
     grower.read(16, 5)
     assert not grower.is_looked_at()
     grower.read(2, 5)
@@ -96,6 +97,11 @@ def test_while_the_memory_grows_the_heap_is_sampled_for_a_time(grower: Grower) -
     )
     assert held["n"][0].as_py() == pytest.approx(9000 * len(kept), rel=0.4)
     assert grower.session.read_config()["source.heap"] is False
+    told = sonde_cli("memory", grower.session.folder).stdout
+    assert "of Python's memory was alive" in told
+    assert re.search(
+        r"recorded from ..:..:.. to ..:..:.., because the memory grew by 57.22 MiB", told
+    )
 
 
 def test_it_ends_early_when_nothing_grows_any_more(grower: Grower) -> None:

@@ -9,7 +9,7 @@ from typing import NamedTuple
 START_S = 5.0  # of a recording, which does not count: imports, and caches that fill up
 STEPS = 12  # of one window; the shortest has readings a second apart, each further one half as many
 WINDOWS = 9  # the longest is 51 minutes
-LEAST_BYTES = 40e6  # growth within a window that is worth a look
+LEAST_BYTES = 25e6  # growth within a window that is worth a look
 LEAST_PCT = 5.0  # of the size of the process that it has grown by
 MOST_FLAT = 3  # steps of a window without growth: the program may have had no processor
 MOST_AT_ONCE = 0.4  # of the growth, in one step: more is something that was loaded

@@ -24,6 +24,7 @@ _COLUMNS = list(Process.__annotations__)
 _T_NS, _RSS, _PROCESS, _DEPTH = (
     _COLUMNS.index(name) for name in ("t_ns", "rss_bytes", "process", "depth")
 )
+_WHEN = "heap.when_growing"
 _IMPORT, _MOST_IMPORTING = "<frozen importlib", 0.3  # of the time
 _SAMPLES = 2000  # the newest, of all threads
 _PAGE = os.sysconf("SC_PAGE_SIZE")
@@ -75,9 +76,11 @@ class HeapWatch:
 
     def refresh(self, values: Mapping[str, object]) -> None:
         """Take notice of the settings in force."""
-        # Whoever has set the source himself, either way, has decided.
-        is_given = SETTING in (self._session.meta.config_from or {})
-        self._is_wanted = bool(values["heap.when_growing"]) and not (values[SETTING] or is_given)
+        meta = self._session.meta
+        # Whoever has set the source himself, either way, has decided. A job that was started before
+        # sonde was updated does not know of looks.
+        is_free = SETTING not in (meta.config_from or {}) and _WHEN in meta.config
+        self._is_wanted = bool(values[_WHEN]) and is_free and not values[SETTING]
 
     def note(self, row: tuple[Any, ...]) -> None:
         """Take a reading of a process; begin or end a look if it is time."""
@@ -93,7 +96,7 @@ class HeapWatch:
                 self._end_if_due(t_ns)
             elif grown is not None and self._may_begin(t_ns):
                 self._begin(t_ns, grown)
-        except (OSError, Error):
+        except (OSError, Error, ValueError, LookupError):
             pass  # the process is ending, or its folder is locked: the next reading comes soon
 
     def _may_begin(self, t_ns: int) -> bool:
