@@ -1,4 +1,4 @@
-"""Growth is told from a start, from noise, from one load of data and from a size that comes and goes."""
+"""MemoryGrowth is told from a start, from noise, from one load of data and from a size that comes and goes."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from collections.abc import Callable
 
 import pytest
 
-from sonde.collector.growth import START_S, Grown, Growth
+from sonde.collector.growth import START_S, Grown, MemoryGrowth
 
 MB = 1e6
 
@@ -16,7 +16,7 @@ def find_growth(
     size: Callable[[float], float], until_s: float, every_s: float = 1.0
 ) -> tuple[float, Grown] | None:
     """When growth is seen first, and what of it."""
-    growth, t_s = Growth(0.0), 0.0
+    growth, t_s = MemoryGrowth(0.0), 0.0
     while t_s <= until_s:
         grown = growth.add(t_s, size(t_s))
         if grown is not None:
@@ -64,6 +64,6 @@ def test_rare_readings_are_taken_as_they_come() -> None:
 
 
 def test_what_was_seen_once_is_not_seen_again_at_once() -> None:
-    growth = Growth(0.0)
+    growth = MemoryGrowth(0.0)
     seen = [t for t in range(60) if growth.add(t, 10 * t * MB) and growth.forget() is None]
     assert seen == [17, 30, 43, 56]

@@ -89,7 +89,7 @@ class HeapLine:
 
 
 @dataclass(frozen=True)
-class HeapLook:
+class HeapTime:
     """The part of the time in which the heap was recorded."""
 
     on_ns: int  # since 1970
@@ -134,7 +134,7 @@ class Heap:
         )
 
     @cached_property
-    def look(self) -> HeapLook | None:
+    def recorded(self) -> HeapTime | None:
         """In which part of the time the heap was recorded; None if that was all of it, or another
         part in each of several processes."""
         found = [column.to_pylist() for column in self.recording.query(_LOOKS).columns]
@@ -147,7 +147,7 @@ class Heap:
         found_why = re.match(r"for a time, (because .*?); ", detail or "")
         if not (is_late or ended_ns or found_why):
             return None
-        return HeapLook(on_ns, off_ns, bool(ended_ns), found_why[1] if found_why else "")
+        return HeapTime(on_ns, off_ns, bool(ended_ns), found_why[1] if found_why else "")
 
     def _explain_nothing(self) -> str:
         live = [one.pid for one in self.recording.sessions if one.is_alive()]

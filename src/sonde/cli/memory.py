@@ -18,7 +18,7 @@ from sonde.analysis.heap import (
     TABLES,
     Heap,
     HeapLine,
-    HeapLook,
+    HeapTime,
     list_lines,
     read_heap_tree,
 )  # fmt: skip
@@ -123,14 +123,14 @@ def _draw_tree(heap: Heap, args: argparse.Namespace, file: IO[str]) -> None:
 def _describe(heap: Heap, by: str, tree: CodeTree) -> Iterator[str]:
     """Yield what was looked at, and how much there is of it."""
     whole = show_bytes(tree.root.total_ns)
-    look = heap.look
-    be = "was" if look and look.is_over else "is"
+    part = heap.recorded
+    be = "was" if part and part.is_over else "is"
     what = f"of Python's memory {be} alive" if by == "alive" else "were allocated"
     if heap.since_ns is not None:
         what = "more are alive than before" if by == "alive" else "were allocated in that time"
     yield clean(f"{tree.profile.label}: {whole} {what}, as an estimate from samples")
-    if look is not None:
-        yield _describe_look(look)
+    if part is not None:
+        yield _describe_time(part)
     age = heap.describe_age()
     if age:
         yield f"({age})"
@@ -138,12 +138,12 @@ def _describe(heap: Heap, by: str, tree: CodeTree) -> Iterator[str]:
         yield f"(other places hold {show_bytes(tree.rest_ns)} less than before)"
 
 
-def _describe_look(look: HeapLook) -> str:
+def _describe_time(part: HeapTime) -> str:
     """Return of which time the numbers are."""
-    until = f"to {_show_time(look.off_ns)}" if look.off_ns else "on"
-    why = clean(f", {look.why}") if look.why else ""
+    until = f"to {_show_time(part.off_ns)}" if part.off_ns else "on"
+    why = clean(f", {part.why}") if part.why else ""
     return (
-        f"(the heap was recorded from {_show_time(look.on_ns)} {until}{why}: what was allocated "
+        f"(the heap was recorded from {_show_time(part.on_ns)} {until}{why}: what was allocated "
         "before is not in it)"
     )
 
@@ -162,8 +162,8 @@ def _draw_lines(heap: Heap, args: argparse.Namespace, file: IO[str]) -> None:
     folder = heap.recording.sessions[0].meta.cwd
     shown = found[: args.limit or None]
     names = ("alive", "blocks", "allocated", "blocks", "type", "call", "place")
-    if heap.look is not None:
-        file.write(fill(_describe_look(heap.look), file) + "\n")
+    if heap.recorded is not None:
+        file.write(fill(_describe_time(heap.recorded), file) + "\n")
     _table.draw_rows(names, [_show_line(line, folder) for line in shown], file)
     if len(shown) < len(found):
         rest = len(found) - len(shown)

@@ -27,7 +27,7 @@ class Grown(NamedTuple):
     seconds: float
 
 
-class Growth:
+class MemoryGrowth:
     """Readings of one process at several distances in time. Memory that is lost slowly is seen over
     a long window only; one that is lost fast, before it is too late, over a short one."""
 

@@ -9,7 +9,7 @@ import os
 from collections.abc import Callable, Mapping
 from typing import Any
 
-from sonde.collector.growth import Grown, Growth
+from sonde.collector.growth import Grown, MemoryGrowth
 from sonde.errors import Error
 from sonde.session import Session, files, stack_table
 from sonde.session.heap_look import SETTING, HeapLook, read_look
@@ -67,7 +67,7 @@ class HeapWatch:
         is_start: Callable[[Session, int], bool] = is_importing,
     ) -> None:
         self._session, self._read, self._is_start = session, read, is_start
-        self._growth = Growth(session.meta.monotonic_ns / 1e9)
+        self._growth = MemoryGrowth(session.meta.monotonic_ns / 1e9)
         # A collector before this one may have begun a look.
         self._look = read_look(session.folder)
         self._last = (0, 0)  # resident memory, and how much of it was shared
