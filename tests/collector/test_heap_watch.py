@@ -13,7 +13,7 @@ import pytest
 import sonde
 from conftest import wait_for
 from sonde import _core
-from sonde.collector.heap_watch import LOOK_S, RESTS_S, HeapWatch, is_importing
+from sonde.collector.heap_watch import LOOK_S, RESTS_S, HeapWatch, find_import_end
 from sonde.session import Session, list_sessions, steering
 from sonde.session.heap_look import read_look
 from sonde.tables.system import Process
@@ -27,13 +27,15 @@ class Grower:
     """A recorded process, this one, whose readings are made up."""
 
     def __init__(self, session: Session) -> None:
-        self.session, self.shared, self.is_start = session, 0, False
+        self.session, self.shared, self.start_s = session, 0, 0.0
         self.t_s, self.mb = session.meta.monotonic_ns / NS, 100.0
         self.restart()
 
     def restart(self) -> None:
         """Let another collector take over."""
-        self.watch = HeapWatch(self.session, lambda _pid: self.shared, lambda *_: self.is_start)
+        self.watch = HeapWatch(
+            self.session, lambda _pid: self.shared, lambda *_: round(self.start_s * NS)
+        )
         self.watch.refresh(self.session.read_config())
 
     def read(self, seconds: int, mb_s: float) -> None:
@@ -234,16 +236,15 @@ def test_imports_are_known_by_the_stacks_of_the_main_thread(
     start("import sonde\nsonde.start(collector='off')\nimport slow_part")
     (session,) = list_sessions(str(root))
     begin_ns = session.meta.monotonic_ns
-    wait_for(lambda: is_importing(session, begin_ns))
-    assert not is_importing(session, 2**62)
+    wait_for(lambda: find_import_end(session, begin_ns))
+    assert find_import_end(session, 2**62) == 0
 
 
 def test_what_imports_allocate_does_not_count(grower: Grower) -> None:
-    grower.is_start = True
-    grower.read(30, 5)
+    grower.start_s = grower.t_s + 12
+    grower.read(23, 5)
     assert not grower.is_looked_at()
-    grower.is_start = False
-    grower.read(13, 5)
+    grower.read(2, 5)
     assert grower.is_looked_at()
 
 
@@ -334,3 +335,52 @@ def test_the_allocators_are_as_they_were_after_a_look(grower: Grower) -> None:
     grower.read(round(LOOK_S[0]), 5)
     wait_for_states(grower, "on", "off")
     assert _core.Heap.is_alone()
+
+
+STUCK = """
+import sonde, threading
+sonde.start(collector="off")
+print("ready", flush=True)
+lock = threading.Lock()
+lock.acquire()
+lock.acquire()      # as join() without a timeout: the main thread comes to no safe point
+"""
+
+
+def test_a_main_thread_that_cannot_be_asked_is_asked_again_after_a_rest(start, root: Path) -> None:
+    start(STUCK)
+    (session,) = list_sessions(str(root))
+    grower = Grower(session)
+    grower.read(30, 5)
+    assert grower.is_looked_at() and is_due(session)
+    grower.read(100, 5)
+    assert not grower.is_looked_at() and read_look(session.folder).count == 0
+    grower.t_s += RESTS_S[0]
+    grower.read(30, 5)
+    assert grower.is_looked_at()
+
+
+GROWS = """
+import sys, time
+kept = []
+def keep(until):
+    while len(kept) < until:
+        kept.append(b"%d" % len(kept) + b"x" * 3000)     # line 6
+begin = time.monotonic()
+while (passed := time.monotonic() - begin) < 600:
+    keep(min(passed, 300) * 1500)
+    time.sleep(0.01)
+"""
+
+
+def test_a_job_that_is_dead_before_anybody_asks_tells_its_line(
+    start_anew, root: Path, sonde_cli
+) -> None:
+    process = start_anew(GROWS, ready=False, SONDE="1")
+    (session,) = wait_for(lambda: list(list_sessions(str(root))))  # type: ignore[misc]
+    recorded = "SELECT (MAX(t_ns) - MIN(t_ns)) / 1e9 > 8 AS is_long FROM python.heap_sampling"
+    wait_for(lambda: sonde.open(session.folder).query(recorded)["is_long"][0].as_py())
+    process.kill()
+    wait_for(lambda: session.read_sealed() is not None)
+    told = sonde_cli("advise", session.folder, "--rule", "memory_creep").stdout
+    assert ":6 in keep" in told and "allocates what stays" in told

@@ -49,10 +49,11 @@ class MemoryGrowth:
             found = found or _judge(window)
         return found
 
-    def forget(self) -> None:
-        """Begin anew: what was seen is dealt with."""
+    def forget(self, until_s: float = float("inf")) -> None:
+        """Begin anew: what was seen until then is dealt with."""
         for window in self._windows:
-            window.clear()
+            while window and window[0][0] < until_s:
+                window.popleft()
 
 
 def _judge(window: deque[Point]) -> Grown | None:

@@ -25,8 +25,8 @@ _T_NS, _RSS, _PROCESS, _DEPTH = (
     _COLUMNS.index(name) for name in ("t_ns", "rss_bytes", "process", "depth")
 )
 _WHEN = "heap.when_growing"
-_IMPORT, _MOST_IMPORTING = "<frozen importlib", 0.3  # of the time
-_SAMPLES = 2000  # the newest, of all threads
+_IMPORT, _MOST = "<frozen importlib", 0.5  # of the time
+_SAMPLES = 6000  # the newest, of all threads
 _PAGE = os.sysconf("SC_PAGE_SIZE")
 
 
@@ -36,12 +36,12 @@ def read_shared(pid: int) -> int:
         return int(file.read().split()[2]) * _PAGE
 
 
-def is_importing(session: Session, since_ns: int) -> bool:
-    """Tell whether imports took a good part of the main thread's time since then: what they
-    allocate stays, and is no leak. Where stacks are not recorded nobody knows."""
+def find_import_end(session: Session, since_ns: int) -> int:
+    """Return until when imports took most of the main thread's time since then, or 0 if they did
+    not: what they allocate stays, and is no leak. Where stacks are not recorded nobody knows."""
     if not os.path.exists(session.path(files.NODES)):
-        return False
-    all_ns = import_ns = 0
+        return 0
+    all_ns = import_ns = end_ns = 0
     nodes = stack_table.read_nodes(session)
     places = {number: place for place, number in enumerate(nodes.hashes)}
     known: dict[int, bool] = {}
@@ -54,7 +54,9 @@ def is_importing(session: Session, since_ns: int) -> bool:
             known[stack] = any(nodes.frame(at).file.startswith(_IMPORT) for at in above)
         all_ns += row["wall_ns"]
         import_ns += row["wall_ns"] * known[stack]
-    return import_ns > _MOST_IMPORTING * all_ns
+        if known[stack] and import_ns >= _MOST * all_ns:
+            end_ns = row["t_ns"]
+    return end_ns
 
 
 class HeapWatch:
@@ -64,9 +66,9 @@ class HeapWatch:
         self,
         session: Session,
         read: Callable[[int], int] = read_shared,
-        is_start: Callable[[Session, int], bool] = is_importing,
+        find_start: Callable[[Session, int], int] = find_import_end,
     ) -> None:
-        self._session, self._read, self._is_start = session, read, is_start
+        self._session, self._read, self._find_start = session, read, find_start
         self._growth = MemoryGrowth(session.meta.monotonic_ns / 1e9)
         # A collector before this one may have begun a look.
         self._look = read_look(session.folder)
@@ -103,14 +105,17 @@ class HeapWatch:
         look = self._look
         if look.is_declined or look.count > len(RESTS_S):
             return False
-        rest_s = RESTS_S[look.count - 1] if look.count else 0.0
+        rest_s = RESTS_S[max(0, look.count - 1)] if look.until_ns else 0.0
         is_rested = t_ns - look.until_ns >= rest_s * 1e9
         return is_rested and bool(self._session.read_control()["on"])
 
     def _begin(self, t_ns: int, grown: Grown) -> None:
-        self._growth.forget()
-        if self._is_start(self._session, t_ns - round(grown.seconds * 1e9)):
+        since_ns = t_ns - round(grown.seconds * 1e9)
+        start_ns = self._find_start(self._session, since_ns)
+        if start_ns > since_ns:
+            self._growth.forget(start_ns / 1e9)
             return
+        self._growth.forget()
         look_s = min(max(grown.seconds, LOOK_S[0]), LOOK_S[1])
         why = (
             f"because the memory grew by {show_bytes(grown.bytes)} in "
