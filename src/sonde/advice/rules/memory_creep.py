@@ -81,7 +81,7 @@ resident AS (
   SELECT host, pid, on_ts, ARG_MAX(rss_bytes, ts) - ARG_MIN(rss_bytes, ts) AS look_bytes
   FROM system.process JOIN look USING (host, pid)
   WHERE depth = 0 AND ts BETWEEN from_ts AND to_ts GROUP BY 1, 2, 3),
-late AS (SELECT DISTINCT host, pid FROM python.heap_sampling WHERE NOT {{to_end}}),
+late AS (SELECT DISTINCT host, pid FROM python.heap_history WHERE NOT {{to_end}}),
 history AS (
   SELECT host, pid, stack, type, ts, alive_bytes, FALSE AS at_end
   FROM python.heap_history WHERE {{to_end}} UNION ALL
