@@ -1,10 +1,10 @@
 """A recording of a day of eight ranks that train together, without waiting for it.
 
-    python benchmarks/day.py [HOURS]        # into $SONDE_DIR; prints the target
+    python benchmarks/day.py [HOURS [RANKS]]        # into $SONDE_DIR; prints the target
 
-Eight real ranks are recorded for forty seconds. What they did in forty of their steps, with their
-samples, modules, collectives and the readings of the machine, is then repeated until the time is
-over, in the archives of the same sessions."""
+Eight real ranks, or as many as are asked for, are recorded for forty seconds. What they did in
+forty of their steps, with their samples, modules, collectives and the readings of the machine, is
+then repeated until the time is over, in the archives of the same sessions."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ import tempfile
 import time
 from pathlib import Path
 
-RANKS, JOB = 8, "day"
+RANKS, JOB = 8, "day"  # unless it is told how many
 _SECONDS = 40.0
 _FIRST, _STEPS = 8, 40  # the steps that are repeated
 _ROWS_AT_ONCE = 500_000
@@ -47,22 +47,22 @@ while going.item():
 """
 
 
-def record(root: str) -> None:
+def record(root: str, ranks: int = RANKS) -> None:
     """Run the ranks, until their sessions are sealed."""
     with tempfile.TemporaryDirectory() as folder:
         program = Path(folder) / "train.py"
         program.write_text(PROGRAM)
         env = {**os.environ, "SONDE": "1", "SONDE_DIR": root, "SONDE_JOB": JOB,
-               "WORLD_SIZE": str(RANKS), "MASTER_ADDR": "127.0.0.1",
+               "WORLD_SIZE": str(ranks), "MASTER_ADDR": "127.0.0.1",
                "MASTER_PORT": "29517"}  # fmt: skip
         running = [
             subprocess.Popen([sys.executable, str(program), str(_SECONDS)],
                              env={**env, "RANK": str(rank), "LOCAL_RANK": str(rank)})
-            for rank in range(RANKS)
+            for rank in range(ranks)
         ]  # fmt: skip
         assert not any(process.wait(timeout=600) for process in running)
     deadline = time.monotonic() + 120
-    while len(list(Path(root).glob("*/sealed.json"))) < RANKS:
+    while len(list(Path(root).glob("*/sealed.json"))) < ranks:
         assert time.monotonic() < deadline, "the sessions are not sealed"
         time.sleep(0.2)
 
@@ -150,6 +150,6 @@ def _write(session, table, connection, rows, sql, written):  # type: ignore[no-u
 
 
 if __name__ == "__main__":
-    record(os.environ["SONDE_DIR"])
+    record(os.environ["SONDE_DIR"], int(sys.argv[2]) if len(sys.argv) > 2 else RANKS)
     stretch(float(sys.argv[1]) if len(sys.argv) > 1 else 24.0)
     print(f"job:{JOB}")

@@ -5,8 +5,10 @@ from __future__ import annotations
 import pytest
 
 import sonde
+from conftest import wait_for
 from sonde.collector.drain import Drain, seal
 from sonde.session import Session
+from sonde.store.catalog import list_recorded
 from sonde.store.held import HeldRecording
 from sonde.store.recording import open_recording
 from support.handmade_machine import OFF, Machine
@@ -75,3 +77,20 @@ def test_a_session_that_is_sealed_meanwhile_is_read_from_its_archive(run, root) 
         seal(Session(session.folder))
         assert held.query(SPAN).to_pylist() == [{"n": 1, "name": "here"}]
         assert held.query(STACKS)["fine"].to_pylist() == [True]
+
+
+def test_archived_tables_have_the_rows_and_types_that_any_recording_gives(run, root) -> None:
+    run("import sonde\nsonde.start(stack_every='5ms')\nimport time\ntime.sleep(0.3)\nsonde.stop()")
+    session = open_recording(str(root)).sessions[0]
+    wait_for(lambda: session.read_sealed() is not None)
+    whole = open_recording(str(root))
+    with HeldRecording(whole.sessions) as held:
+        empty = held.find_empty(schema.table for schema in held.tables())
+        assert "python.torch_step" in empty
+        assert "python.stack_sample" not in empty
+        for name in sorted({"python.torch_step", "python.frame", "python.stack", *RECORDED}):
+            sql = f"SELECT * FROM {name} ORDER BY ALL"
+            assert held.query(sql).equals(whole.query(sql)), name
+
+
+RECORDED = [schema.table for schema in list_recorded()]

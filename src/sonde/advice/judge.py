@@ -183,15 +183,15 @@ def judge(
     some processes of a job, `whole` has all, for rules that compare them or ask about machines."""
     tallies: list[tuple[Rule, Tally]] = []
     outcomes: list[Outcome] = []
-    empty = _find_empty(recording, rules)
+    empty = [_find_empty(one or recording, rules) for one in (recording, whole)]
     asked: tuple[dict[str, list[Any]], dict[str, list[Any]]] = {}, {}  # each query is asked once
     needs = [need for rule in rules for need in getattr(rule.module, "NEEDS", ())]
     known = [KnownRows(one or recording, needs, period) for one in (recording, whole)]
     for rule in rules:
         wide = whole is not None and rule.is_wide
         try:
-            source, has_none = (whole, ()) if wide and whole is not None else (recording, empty)
-            outcome, tally = _ask(source, rule, period, has_none, asked[wide], known[wide])
+            source = whole if wide and whole is not None else recording
+            outcome, tally = _ask(source, rule, period, empty[wide], asked[wide], known[wide])
         except Exception as error:  # a rule's bug must not hide what the others found
             why = f"{type(error).__name__}: {' '.join(str(error).split())}"
             outcome, tally = Outcome(rule.name, "failed", why), None

@@ -101,12 +101,11 @@ def _find_end_s(session: Session) -> float | None:
 def measure_bytes(folder: str) -> int:
     """Return how much room a folder takes on disk."""
     total = 0
-    for path, _folders, names in os.walk(folder):
-        for name in names:
-            try:
-                total += os.lstat(os.path.join(path, name)).st_blocks * 512
-            except FileNotFoundError:
-                continue
+    for entry in archive.iter_files(folder):
+        try:
+            total += entry.stat(follow_symlinks=False).st_blocks * 512
+        except FileNotFoundError:
+            continue
     return total
 
 

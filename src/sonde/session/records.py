@@ -91,9 +91,15 @@ def _dump(value: object) -> object:
     return value
 
 
+_TEXTS, _INTEGERS = ("str", "str | None"), ("int", "int | None")
+
+
 def _convert(value: object, kind: str) -> object:
     """Check a value of a file against an annotation; raise ValueError if it does not fit."""
-    if kind == "object":
+    # Nearly all values are of these kinds, and commands read the files of hundreds of sessions.
+    is_text = type(value) is str and kind in _TEXTS
+    is_integer = type(value) is int and kind in _INTEGERS and _fits(value, value)
+    if is_text or is_integer or kind == "object":
         return value
     if kind.endswith(" | None"):
         return None if value is None else _convert(value, kind.removesuffix(" | None"))

@@ -84,7 +84,8 @@ def _check_file(path: str, _inode: int, size: int, _mtime_ns: int) -> int:
         os.close(fd)
 
 
-def _iter_files(folder: str) -> Iterator[os.DirEntry[str]]:
+def iter_files(folder: str) -> Iterator[os.DirEntry[str]]:
+    """Yield the files in a folder and in those below it."""
     try:
         entries = os.scandir(folder)
     except OSError:
@@ -92,7 +93,7 @@ def _iter_files(folder: str) -> Iterator[os.DirEntry[str]]:
     with entries:
         for entry in entries:
             if entry.is_dir(follow_symlinks=False):
-                yield from _iter_files(entry.path)
+                yield from iter_files(entry.path)
             else:
                 yield entry
 
@@ -101,7 +102,7 @@ def find_segments(session: Session, table: str) -> tuple[list[Segment], list[Seg
     """Return the segments of a table in order, each row in exactly one of them; and the segments
     that a larger one covers, which a merge leaves beside its file for a moment."""
     found = []
-    for entry in _iter_files(session.path(FOLDER, table)):
+    for entry in iter_files(session.path(FOLDER, table)):
         match = _NAME.fullmatch(entry.name)
         if match:
             first, last, corrupt = (int(match[i]) for i in (1, 2, 3))
@@ -212,6 +213,14 @@ def read_segment(segment: Segment, schema: pa.Schema | None = None) -> pa.Table:
         return rows
     nothing = schema.empty_table()
     return pa.concat_tables([nothing, rows], promote_options="default").select(schema.names)
+
+
+def read_segments(segments: Iterable[Segment], schema: pa.Schema) -> pa.Table:
+    """Return the rows of segments, in these columns."""
+    import pyarrow as pa
+
+    parts = [read_segment(segment, schema) for segment in segments]
+    return pa.concat_tables([schema.empty_table(), *parts])
 
 
 class SegmentMemory:

@@ -31,7 +31,8 @@ class LazyTable:
     def __arrow_c_stream__(self, requested_schema: object | None = None) -> object:
         if self._rows is None:
             try:
-                self._rows = self._read().cast(self.schema)
+                rows = self._read()
+                self._rows = rows if rows.schema.equals(self.schema) else rows.cast(self.schema)
             except (Error, FileNotFoundError) as error:
                 self.error = error  # DuckDB passes on only its text
                 raise
@@ -78,7 +79,7 @@ class CombinedTable:
         """Return the relation; its rows are read when it is scanned. `verified` leaves out damaged
         segments, which means reading every byte of them."""
         relation = connection.from_arrow(self.stream)
-        groups = [] if self.take_few(verified=verified) else self._group(verified)
+        groups = [] if self.take_few(verified=verified) else self.list_groups(verified=verified)
         for schema, segments in groups:
             archived = self._open_files(connection, schema, [one.path for one in segments])
             relation = relation.union(_align(archived, self.stream.schema))
@@ -94,7 +95,7 @@ class CombinedTable:
     def take_few(self, *, verified: bool) -> bool:
         """Have the stream read archived rows with the live ones, if there are few; tell whether it
         reads all rows."""
-        parts = [part for _, parts in self._group(verified) for part in parts]
+        parts = [part for _, parts in self.list_groups(verified=verified) for part in parts]
         if sum(part.last - part.first for part in parts) > _FEW:
             return False
         self._few = parts
@@ -105,14 +106,14 @@ class CombinedTable:
     ) -> duckdb.DuckDBPyRelation:
         """Return the rows of files, which are read when they are scanned: by the engine, if it may
         reach them, since that takes a third of the memory. It takes some names for patterns."""
-        if self._by_engine and not any(_PATTERN & set(path) for path in paths):
+        if self._by_engine and not any(map(is_pattern, paths)):
             return connection.read_parquet(paths, hive_partitioning=False)
         import pyarrow.dataset as ds  # only here: few recordings are as long
 
         files = ds.dataset(paths, schema=schema, format="parquet", partitioning=None)
         return connection.from_arrow(files)
 
-    def _group(self, verified: bool) -> list[tuple[pa.Schema, list[Segment]]]:
+    def list_groups(self, *, verified: bool) -> list[tuple[pa.Schema, list[Segment]]]:
         """Group archived segments by their columns: a few groups, however many sessions."""
         groups: list[tuple[pa.Schema, list[Segment]]] = []
         for table in self.tables:
@@ -123,6 +124,11 @@ class CombinedTable:
                 groups.append((schema, mine := []))
             mine.extend(segments)
         return [(schema, segments) for schema, segments in groups if segments]
+
+
+def is_pattern(path: str) -> bool:
+    """Tell whether the engine takes the name of a file for a pattern."""
+    return not _PATTERN.isdisjoint(path)
 
 
 def combine_schemas(schemas: Sequence[pa.Schema]) -> pa.Schema:

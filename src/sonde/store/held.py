@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Sequence
+from functools import partial
 
 import duckdb
 
 from sonde.session import Session
-from sonde.store.combined import LazyTable, create_view, raise_own_error
+from sonde.store.archive_sql import make_archived, make_empty, name_table, read_segments
+from sonde.store.combined import CombinedTable, LazyTable, create_view, raise_own_error
 from sonde.store.engine import GIVES_BACK, Rows, connect, fetch_rows, run
 from sonde.store.recording import (
     FAILURES,
@@ -20,7 +22,9 @@ from sonde.store.recording import (
 from sonde.store.rows import SessionTable
 from sonde.store.statement import CATALOG
 from sonde.store.view import View
+from sonde.store.views.stacks import FRAME, FRAME_SQL, FRAME_TABLES
 
+_FRAME = FRAME.schema.table
 _MOST = 1_000_000  # rows of a table that is read at once: some 100 MB; of a longer one, each query
 # reads what it needs
 
@@ -119,14 +123,14 @@ class HeldRecording(FrozenRecording):
             connection.execute("SET lock_configuration = true")
             self._opened = connection, []
         connection, streams = self._opened
-        streams += self._register(connection, text)
-        self._added |= {name for name in self._list_names() if self._is_named(name, text)}
-        if is_about_tables(text):
-            self._added |= set(self._list_names())
+        is_listing = is_about_tables(text)
+        named = [
+            one.table for one in self.tables() if is_listing or self._is_named(one.table, text)
+        ]
+        if not self._added.issuperset(named):
+            streams += self._register(connection, text)
+            self._added.update(named)
         return self._opened
-
-    def _list_names(self) -> list[str]:
-        return [schema.table for schema in self.tables()]
 
     def _wants(self, name: str) -> bool:
         return name not in self._added
@@ -134,12 +138,54 @@ class HeldRecording(FrozenRecording):
     def _is_named(self, table: str, text: str) -> bool:
         return table in text
 
+    def _make_known(
+        self,
+        connection: duckdb.DuckDBPyConnection,
+        name: str,
+        tables: list[SessionTable],
+        verified: bool,
+    ) -> LazyTable:
+        self._added.add(name)
+        return self._make_of_files(connection, tables) or super()._make_known(
+            connection, name, tables, verified
+        )
+
+    def _make_of_files(
+        self, connection: duckdb.DuckDBPyConnection, tables: list[SessionTable]
+    ) -> LazyTable | None:
+        """Make a table known whose rows are all archived, or that has none; return its stream,
+        which nobody reads. None if there are other rows, or files that need a closer look."""
+        table = CombinedTable(tables)
+        count = self._count(table.name)
+        is_long = count > _MOST and table.name not in self._thinned
+        if count and (is_long or any(one.ring is not None for one in tables)):
+            return None
+        condition = self._thinned.get(table.name)
+        sql = make_archived(table, condition, verified=True) if count else make_empty(table)
+        if sql is None:
+            return None
+        try:
+            _create_schema(connection, table.name)
+            connection.execute(sql)
+        except duckdb.Error:
+            return None  # if it is not for a passing reason, Arrow says better what is wrong
+        return table.stream
+
     def _make_view_known(self, connection: duckdb.DuckDBPyConnection, view: View) -> LazyTable:
-        if view.schema.table != "python.frame":
+        name = view.schema.table
+        self._added.add(name)
+        if self._shared is not None or name not in (_FRAME, *FRAME_TABLES):
             return super()._make_view_known(connection, view)
-        stream = self._open_view(view)
-        _create_table(connection, stream.name, connection.from_arrow(stream))
-        return stream
+        if name != _FRAME:
+            # Before the engine asks for it: the engine itself reads the files.
+            rows = view.read(self.sessions, partial(read_segments, connection))
+            stream = LazyTable(name, view.columns, lambda: rows)
+            _create_table(connection, name, connection.from_arrow(stream))
+            return stream
+        others = [other for other in FRAME_TABLES if other not in self._added]
+        self._register(connection, " ".join(others))
+        connection.execute(f"CREATE TABLE {name_table(name)} AS {FRAME_SQL}")
+        return LazyTable(name, view.columns, view.columns.empty_table)
 
     def _add_table(
         self, connection: duckdb.DuckDBPyConnection, name: str, relation: duckdb.DuckDBPyRelation
@@ -155,7 +201,12 @@ class HeldRecording(FrozenRecording):
 def _create_table(
     connection: duckdb.DuckDBPyConnection, name: str, relation: duckdb.DuckDBPyRelation
 ) -> None:
+    _create_schema(connection, name)
     schema, _, table = name.partition(".")
-    connection.execute(f'CREATE SCHEMA IF NOT EXISTS {CATALOG}."{schema}"')
     connection.execute(f'USE {CATALOG}."{schema}"')  # DuckDB 1.5 takes no name of three parts here
     relation.create(table)
+
+
+def _create_schema(connection: duckdb.DuckDBPyConnection, name: str) -> None:
+    schema = name.partition(".")[0]
+    connection.execute(f'CREATE SCHEMA IF NOT EXISTS {CATALOG}."{schema}"')

@@ -7,7 +7,6 @@ from collections.abc import Callable
 from functools import lru_cache
 
 import pyarrow as pa
-import pyarrow.compute as pc
 
 from sonde import _core
 from sonde.errors import Damaged
@@ -145,6 +144,8 @@ def _with_dictionaries(schema: Schema) -> pa.Schema:
 def _make_texts(places: pa.Array, texts: list[str | None], top_text: int) -> pa.Array:
     """Return a dictionary column; NULL where a place is past the end or its text is damaged."""
     if top_text > len(texts) or None in texts:
+        import pyarrow.compute as pc  # only here: to import it takes a twentieth of a second
+
         inside = pc.and_(pc.greater_equal(places, 0), pc.less(places, len(texts)))
         sound = pc.if_else(inside, places, None)
         real = [None if text is None else at for at, text in enumerate(texts)]

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Callable, Iterable, Mapping, Sequence
 
 import pyarrow as pa
@@ -15,6 +16,8 @@ from sonde.store.shared_session import SharedSession
 Column = tuple[str, str, str, str]  # name, kind, unit, meaning
 Columns = Mapping[str, Sequence[object]]
 Row = Mapping[str, object]
+# What reads the rows of archived files, in these columns.
+ReadFiles = Callable[[Sequence[archive.Segment], pa.Schema], pa.Table]
 
 _PROCESS = (
     ("host", "text", "", "machine"),
@@ -35,8 +38,9 @@ class View:
     """A table that is computed one session at a time.
 
     `compute` returns the view's own columns for one session. With `is_archived` the rows of a
-    sealed session come from its archive: the files they were computed from are gone. With
-    `from_tables` it needs other tables and nothing else; any other view is shipped as a table."""
+    sealed session come from its archive: the files they were computed from are gone. Where there
+    is none of `files`, if they are given, there are no rows to compute. With `from_tables` it needs
+    other tables and nothing else; any other view is shipped as a table."""
 
     def __init__(
         self,
@@ -45,18 +49,27 @@ class View:
         *,
         is_archived: bool = False,
         from_tables: bool = False,
+        files: Sequence[str] = (),
     ) -> None:
         self.schema, self._compute, self._is_archived = schema, compute, is_archived
-        self.from_tables = from_tables
+        self.from_tables, self._files = from_tables, files
         self.columns = pa.schema([pa.field(f.name, ARROW_TYPES[f.kind]) for f in schema.fields])
 
-    def read(self, sessions: Sequence[Session]) -> pa.Table:
-        """Return the rows of these sessions, live or ended."""
+    def read(
+        self, sessions: Sequence[Session], read_files: ReadFiles = archive.read_segments
+    ) -> pa.Table:
+        """Return the rows of these sessions, live or ended. `read_files` reads those of many
+        archives at once."""
         shared = [one for one in sessions if isinstance(one, SharedSession)]
         if shared and not self.from_tables:
             return shared[0].place.read_table(self.schema.table, shared, self.columns)
-        parts = [self.read_session(session) for session in sessions]
-        return pa.concat_tables([self.columns.empty_table(), *parts])
+        parts, files = list[pa.Table](), list[archive.Segment]()
+        for session in sessions:
+            found = self._list_archived(session)
+            files += found
+            if not found and self._may_compute(session):
+                parts.append(self.read_session(session))
+        return pa.concat_tables([read_files(files, self.columns), *parts])
 
     def read_session(self, session: Session) -> pa.Table:
         """Return the rows of one session."""
@@ -70,12 +83,19 @@ class View:
             return self._read_either(session)
 
     def _read_either(self, session: Session) -> pa.Table:
-        if session.read_sealed() is not None:
-            segments = archive.list_segments(session, self.schema.table)
-            parts = [archive.read_segment(s, self.columns) for s in segments if s.is_sound()]
-            if parts:
-                return pa.concat_tables(parts)
-        return self.compute_table(session)
+        files = self._list_archived(session)
+        return archive.read_segments(files, self.columns) if files else self.compute_table(session)
+
+    def _list_archived(self, session: Session) -> list[archive.Segment]:
+        """Return the intact files that have the rows of a sealed session."""
+        if not self._is_archived or session.read_sealed() is None:
+            return []
+        return [s for s in archive.list_segments(session, self.schema.table) if s.is_sound()]
+
+    def _may_compute(self, session: Session) -> bool:
+        """Tell whether there may be rows of a session that has none in its archive."""
+        is_open = not self._files or session.read_sealed() is None
+        return is_open or any(os.path.exists(session.path(name)) for name in self._files)
 
     def compute_table(self, session: Session) -> pa.Table:
         """Compute the rows of a session that is not sealed."""

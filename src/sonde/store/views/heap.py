@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from sonde.session import Session
+from sonde.session.files import HEAP_NODES
 from sonde.session.heap_table import read_heap
 from sonde.store.view import Columns, View, make_view_schema
 
@@ -48,5 +49,5 @@ def _compute(session: Session) -> Columns:
     return found
 
 
-HEAP = View(_HEAP, _compute, is_archived=True)
+HEAP = View(_HEAP, _compute, is_archived=True, files=(HEAP_NODES,))
 VIEWS = (HEAP,)

@@ -8,8 +8,6 @@ import os
 from collections.abc import Iterator, Sequence
 from functools import lru_cache
 
-import pyarrow.compute as pc
-
 from sonde.errors import Damaged
 from sonde.session import Session, captures
 from sonde.session.torch_records import CaptureAbout
@@ -210,6 +208,8 @@ def _read_modules(
     session: Session, capture: CaptureContents
 ) -> dict[int, list[tuple[int, int, str]]]:
     """Return the module calls during a capture, by thread, outer calls first."""
+    import pyarrow.compute as pc  # only here: few recordings have captures
+
     table = open_tables(session).get(_MODULES)
     if table is None:
         return {}
