@@ -9,7 +9,7 @@ import duckdb
 import pytest
 
 from advice.test_judge import SQL, make_rule
-from sonde.advice.judge import advise, judge
+from sonde.advice.judge import advise, judge, judge_stretches
 from sonde.advice.period import find_period
 from sonde.advice.stretches import Stretches, choose_stretches, list_ends
 from sonde.store.held import HeldRecording
@@ -66,7 +66,14 @@ def test_rules_that_read_samples_look_at_stretches_others_at_all_and_some_at_the
         period = find_period(recording, "+0s", None, 60)
         period = replace(period, stretches=stretches)
         advice = judge(recording, [make_rule("all"), some, late], period)
-    assert [one.judged for one in advice.outcomes] == [240, 60 + 60, 60]
+        assert [one.judged for one in advice.outcomes] == [240, 60 + 60, 60]
+        # As `compare` asks: a long period is judged as advise does, by the last hour and stretches.
+        period = find_period(recording, "+0s", None, 60)
+        advice = judge_stretches(recording, [make_rule("all"), some, late], period)
+        assert "of every" in advice.thinned
+        every, stretched, last = (one.judged for one in advice.outcomes)
+        assert (every, last) == (240, 60)
+        assert 60 < stretched < 140
 
 
 def test_a_long_table_has_only_the_rows_of_the_stretches() -> None:

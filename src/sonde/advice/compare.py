@@ -14,7 +14,7 @@ from sonde.advice import compare_awaits, compare_measures, compare_waits
 from sonde.advice.compare_measures import Measure
 from sonde.advice.compare_runs import did_other_work, find_runs
 from sonde.advice.finding import Finding
-from sonde.advice.judge import PIECE_S, judge, load_rules
+from sonde.advice.judge import PIECE_S, judge_stretches, load_rules
 from sonde.advice.period import Period, find_period
 from sonde.analysis.code_names import shorten_file
 from sonde.errors import Error
@@ -124,7 +124,9 @@ def compare(before: str, after: str, *, keeps_memory: bool = False) -> Compariso
         recording = HeldRecording(open_recording(target).sessions, keeps_memory=keeps_memory)
         found.append((words, recording, _cut(words, recording, since, until)))
     try:
-        advice = [judge(recording, rules, cut.cut(PIECE_S)) for _, recording, cut in found]
+        advice = [
+            judge_stretches(recording, rules, cut.cut(PIECE_S)) for _, recording, cut in found
+        ]
         sides_read = [(recording, cut) for _, recording, cut in found]
         has_window = any(any(split_target(words)[1:]) for words in (before, after))
         owners: compare_waits.Owners = {}

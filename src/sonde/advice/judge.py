@@ -139,27 +139,34 @@ def advise(
     held = [HeldRecording(these, keeps_memory=keeps_memory) for these in (sessions, some)]
     with held[0] as whole, held[1] as recording:
         period = find_period(recording, since, until, piece_s)
-        period = _thin(period, whole, recording, is_part=since is not None)
+        period = _thin(period, held, is_part=since is not None)
         advice = judge(recording, found, period, whole if len(some) < len(sessions) else None)
         if rules is not None:
             return advice
         return replace(advice, places=find_places(recording, period))
 
 
-def _thin(
-    period: Period, whole: HeldRecording, recording: HeldRecording, *, is_part: bool
-) -> Period:
+def _thin(period: Period, held: Sequence[HeldRecording], *, is_part: bool) -> Period:
     """Return the period with the stretches of it that are looked at, if it is long; the long tables
-    of both recordings then hold no more than these, or than the part of the time that is asked
-    for."""
-    stretches = choose_stretches(period.count, period.piece_s, len(recording.sessions))
+    of the recordings, of which the last is looked at closely, then hold no more than these, or than
+    the part of the time that is asked for."""
+    stretches = choose_stretches(period.count, period.piece_s, len(held[-1].sessions))
     if stretches is None and not is_part:
         return period
     piece = period.words["piece"]
     kept = f"{piece} >= 0" if stretches is None else stretches.make_sql(piece)
-    for one in (whole, recording):
+    for one in held:
         one.thin(THINNED, " OR ".join([kept, *list_ends(one.sessions)]))
     return replace(period, stretches=stretches)
+
+
+def judge_stretches(recording: HeldRecording, rules: Sequence[Rule], period: Period) -> Advice:
+    """Apply every rule, to a long period as `advise` does, with tables of its own: others of the
+    same recording need all of the time."""
+    if choose_stretches(period.count, period.piece_s, len(recording.sessions)) is None:
+        return judge(recording, rules, period)
+    with HeldRecording(recording.sessions, keeps_memory=recording.keeps_memory) as own:
+        return judge(own, rules, _thin(period, [own], is_part=True))
 
 
 def choose_some(sessions: Sequence[Session]) -> list[Session]:

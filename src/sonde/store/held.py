@@ -38,14 +38,17 @@ class HeldRecording(FrozenRecording):
 
     def __init__(self, sessions: Sequence[Session], *, keeps_memory: bool = False) -> None:
         super().__init__(sessions, "")
-        self._keeps_memory = keeps_memory
+        self.keeps_memory = keeps_memory
         self._parts: dict[str, list[SessionTable]] | None = None
         self._added: set[str] = set()
+        self._made_schemas: set[str] = set()
+        self._known_names: dict[str, set[str]] = {}  # by schema, of its tables
         self._kept: dict[str, str] = {}  # by query: the table that has its rows
         self._thinned: dict[str, str] = {}  # by table: which rows it has
 
     def close(self) -> None:
-        self._parts, self._added, self._kept = None, set(), {}
+        self._parts, self._kept = None, {}
+        self._added, self._made_schemas = set(), set()
         super().close()
 
     def fetch(self, sql: str) -> Rows:
@@ -111,6 +114,11 @@ class HeldRecording(FrozenRecording):
             self._parts = super()._list_parts()
         return self._parts
 
+    def _names(self, schema: str) -> set[str]:
+        if schema not in self._known_names:
+            self._known_names[schema] = super()._names(schema)
+        return self._known_names[schema]
+
     def _count(self, name: str) -> int:
         return sum(part.count_at_most() for part in self._list_parts()[name])
 
@@ -118,7 +126,7 @@ class HeldRecording(FrozenRecording):
         if self._shared is not None:
             return super()._open(text, memory)
         if self._opened is None:
-            tuning = {} if self._keeps_memory else GIVES_BACK
+            tuning = {} if self.keeps_memory else GIVES_BACK
             connection = connect(memory, self._list_folders(), tuning=tuning)
             connection.execute("SET lock_configuration = true")
             self._opened = connection, []
@@ -165,7 +173,7 @@ class HeldRecording(FrozenRecording):
         if sql is None:
             return None
         try:
-            _create_schema(connection, table.name)
+            self._create_schema(connection, table.name)
             connection.execute(sql)
         except duckdb.Error:
             return None  # if it is not for a passing reason, Arrow says better what is wrong
@@ -180,7 +188,7 @@ class HeldRecording(FrozenRecording):
             # Before the engine asks for it: the engine itself reads the files.
             rows = view.read(self.sessions, partial(read_segments, connection))
             stream = LazyTable(name, view.columns, lambda: rows)
-            _create_table(connection, name, connection.from_arrow(stream))
+            self._create_table(connection, name, connection.from_arrow(stream))
             return stream
         others = [other for other in FRAME_TABLES if other not in self._added]
         self._register(connection, " ".join(others))
@@ -195,18 +203,19 @@ class HeldRecording(FrozenRecording):
         elif self._count(name) > _MOST:
             create_view(connection, name, relation)
             return
-        _create_table(connection, name, relation)
+        self._create_table(connection, name, relation)
 
+    def _create_table(
+        self, connection: duckdb.DuckDBPyConnection, name: str, relation: duckdb.DuckDBPyRelation
+    ) -> None:
+        self._create_schema(connection, name)
+        schema, _, table = name.partition(".")
+        # DuckDB 1.5 takes no name of three parts here.
+        connection.execute(f'USE {CATALOG}."{schema}"')
+        relation.create(table)
 
-def _create_table(
-    connection: duckdb.DuckDBPyConnection, name: str, relation: duckdb.DuckDBPyRelation
-) -> None:
-    _create_schema(connection, name)
-    schema, _, table = name.partition(".")
-    connection.execute(f'USE {CATALOG}."{schema}"')  # DuckDB 1.5 takes no name of three parts here
-    relation.create(table)
-
-
-def _create_schema(connection: duckdb.DuckDBPyConnection, name: str) -> None:
-    schema = name.partition(".")[0]
-    connection.execute(f'CREATE SCHEMA IF NOT EXISTS {CATALOG}."{schema}"')
+    def _create_schema(self, connection: duckdb.DuckDBPyConnection, name: str) -> None:
+        schema = name.partition(".")[0]
+        if schema not in self._made_schemas:
+            connection.execute(f'CREATE SCHEMA IF NOT EXISTS {CATALOG}."{schema}"')
+            self._made_schemas.add(schema)
