@@ -3,11 +3,14 @@
 from __future__ import annotations
 
 import signal
+import time
 from types import SimpleNamespace
 
 import pytest
 
-from sonde.session.ending import describe_ends
+import sonde
+from sonde.session import list_sessions
+from sonde.session.ending import describe_ends, wait_for_statuses
 from sonde.session.records import Exit
 
 
@@ -38,3 +41,28 @@ def test_workers_that_their_pool_ended_are_told_only_if_that_failed(code: int) -
 def test_workers_that_crash_are_told_whatever_became_of_their_parent() -> None:
     told = describe_ends([Ended(1, 0), Ended(2, signal.SIGSEGV, "vm-1")])
     assert told == ["pool.py (pid 2) was ended by SIGSEGV"]
+
+
+NO_HOOKS = """
+import ctypes, os, time, sonde
+from sonde.launch import has_collector
+folder = sonde.start()
+while not has_collector(os.path.dirname(folder)):
+    time.sleep(0.01)
+ctypes.CDLL(None)._exit(0)
+"""
+
+
+def test_who_ended_without_exit_hooks_just_now_is_not_called_killed(run, root) -> None:
+    run(NO_HOOKS)
+    [session] = list_sessions(str(root))
+    wait_for_statuses([session], patience_s=60.0)
+    assert session.find_state() == "ended"
+
+
+def test_nobody_waits_for_the_reason_of_what_runs_or_has_ended_in_order(run, root) -> None:
+    run("import sonde\nsonde.start()")
+    sonde.start()
+    begin = time.monotonic()
+    wait_for_statuses(list(list_sessions(str(root))), patience_s=600.0)
+    assert time.monotonic() - begin < 300.0

@@ -8,6 +8,7 @@ import shutil
 import sys
 import time
 from collections.abc import Iterator, Mapping, Sequence
+from contextlib import suppress
 from typing import IO, Any
 
 from sonde import environ, launch
@@ -19,7 +20,7 @@ from sonde.collector.retention import measure_bytes
 from sonde.errors import ConfigError, Error, NoSession
 from sonde.fleet.hosts import find_cluster
 from sonde.session import Session, list_folders, source_states
-from sonde.session.ending import find_end_wall_ns, find_ending
+from sonde.session.ending import find_end_wall_ns, find_ending, wait_for_statuses
 from sonde.session.files import find_refusal
 from sonde.session.spawns import find_starters
 from sonde.words import clean, count_things, shorten_command, show_bytes, show_duration
@@ -189,12 +190,18 @@ def _list_here(root: str) -> tuple[list[dict[str, Any]], list[str]]:
         raise NoSession(refusal)
     for folder in list_folders(root):
         try:
-            session = Session(folder)
-            rows.append((session.start_wall_ns, _describe(session)))
-            broken += _miss_collector(session, root)
-            sessions.append(session)
+            sessions.append(Session(folder))
         except Error as error:
             broken.append(str(error))
+    with suppress(Error):  # said below, of the session that it is about
+        wait_for_statuses(sessions)
+    for session in [*sessions]:
+        try:
+            rows.append((session.start_wall_ns, _describe(session)))
+            broken += _miss_collector(session, root)
+        except Error as error:
+            broken.append(str(error))
+            sessions.remove(session)
     starters = find_starters(sessions)
     for _start_ns, row in rows:
         if row["session"] in starters:

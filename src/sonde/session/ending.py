@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
+import os
 import signal
 import time
 from collections.abc import Sequence
 
-from sonde import _core
+from sonde import _core, launch
 from sonde.errors import Damaged
 from sonde.session import stack_table
 from sonde.session.folder import Session
@@ -17,6 +18,8 @@ from sonde.session.records import Exit
 from sonde.session.ring import Ring
 from sonde.words import name_program
 
+_PATIENCE_S = 2.0  # the collector looks once a second
+_JUST_NS = 5 * 10**9
 _MOST_ENDS, _MOST_PIDS = 5, 5  # sentences, and what each names
 _NEWEST = 1024  # rows to look at: they may be a little out of order
 
@@ -122,6 +125,26 @@ def find_ending(session: Session) -> Ending | None:
     if state == "killed" and not is_told:
         known = _find_unseen_kill(session) or known
     return Ending(state, known)
+
+
+def wait_for_statuses(sessions: Sequence[Session], patience_s: float = _PATIENCE_S) -> None:
+    """Give the collector a moment to learn how processes ended that are gone since just now. Until
+    then, one that ran no exit hook, such as one that had become another program, looks killed."""
+    deadline, newest_ns = time.monotonic() + patience_s, time.time_ns() - _JUST_NS
+    waiting = [one for one in sessions if one.read_sealed() is None and one.is_here()]
+    while time.monotonic() < deadline:
+        waiting = [one for one in waiting if _is_untold(one) and find_end_wall_ns(one) > newest_ns]
+        if not any(launch.has_collector(os.path.dirname(one.folder)) for one in waiting):
+            return
+        time.sleep(0.02)
+
+
+def _is_untold(session: Session) -> bool:
+    """Tell whether a process looks killed, and nobody has said yet by what."""
+    if session.read_sealed() is not None or session.find_state() != "killed":
+        return False
+    known = session.read_exit()
+    return known is None or known.status is None
 
 
 def _find_unseen_kill(session: Session) -> Exit | None:
