@@ -17,9 +17,9 @@ from sonde.session.records import Exit
 class Ended:
     """The session of a process that has ended with this status."""
 
-    def __init__(self, pid: int, status: int, parent: str | None = None) -> None:
-        self.pid = pid
-        self.meta = SimpleNamespace(id=f"vm-{pid}", parent=parent, argv=["pool.py"])
+    def __init__(self, pid: int, status: int, ppid: int = 0) -> None:
+        self.pid, self.host = pid, "vm"
+        self.meta = SimpleNamespace(ppid=ppid, argv=["pool.py"])
         self._exit = Exit(status=status, exception="")  # none, and nothing to look for
 
     def find_state(self) -> str:
@@ -31,7 +31,7 @@ class Ended:
 
 @pytest.mark.parametrize("code", [0, 3])
 def test_workers_that_their_pool_ended_are_told_only_if_that_failed(code: int) -> None:
-    workers = [Ended(pid, signal.SIGTERM, "vm-1") for pid in (2, 3)]
+    workers = [Ended(pid, signal.SIGTERM, 1) for pid in (2, 3)]
     told = describe_ends([Ended(1, code << 8), *workers])
     each = "2 processes (2, 3): each was ended by SIGTERM"
     assert told == ([each, "pool.py (pid 1) ended with exit code 3"] if code else [])
@@ -39,7 +39,7 @@ def test_workers_that_their_pool_ended_are_told_only_if_that_failed(code: int) -
 
 
 def test_workers_that_crash_are_told_whatever_became_of_their_parent() -> None:
-    told = describe_ends([Ended(1, 0), Ended(2, signal.SIGSEGV, "vm-1")])
+    told = describe_ends([Ended(1, 0), Ended(2, signal.SIGSEGV, 1)])
     assert told == ["pool.py (pid 2) was ended by SIGSEGV"]
 
 

@@ -178,13 +178,16 @@ def describe_ends(sessions: Sequence[Session]) -> list[str]:
     """Return sentences about the processes that did not end in order, those that ended like most
     others first."""
     ends_known = [(one, find_ending(one)) for one in sessions]
-    orderly = {one.meta.id for one, end in ends_known if end is not None and end.word == "ended"}
+    orderly = {
+        (one.host, one.pid) for one, end in ends_known if end is not None and end.word == "ended"
+    }
     alike: dict[str, list[Session]] = {}
     for one, end in ends_known:
         if end is None or (end.word in ("ended", "killed") and not end.out_of_memory):
             continue
-        # A pool ends its workers so when it is closed: Pool.terminate, or the end of its `with`.
-        if not (end.word == "SIGTERM" and one.meta.parent in orderly):
+        # A pool ends its workers so when it is closed: Pool.terminate, or the end of its `with`;
+        # and so does a program with a server that it has started.
+        if not (end.word == "SIGTERM" and (one.host, one.meta.ppid) in orderly):
             alike.setdefault(end.sentence, []).append(one)
     told = sorted(alike.items(), key=lambda item: -len(item[1]))
     ends = [f"{_name_processes(those)} {sentence}" for sentence, those in told[:_MOST_ENDS]]
