@@ -228,3 +228,34 @@ def test_one_save_is_mentioned_and_saving_again_and_again_is_warned_of(
     rows = [Row(**USUAL | {"piece": at} | ({"name": "saving"} if at in pieces else none)) for at in range(3)]  # fmt: skip
     found = Tally(list(costly_calls.judge(rows, LIMITS)), danger=False)
     assert found.is_found and found.severity == severity
+
+
+ORM = "/lib/python3/site-packages/sqlalchemy/orm"
+
+
+@pytest.mark.parametrize(
+    ("through", "title"),
+    [
+        ([("_emit_lazyload", f"{ORM}/strategies.py")], "One SQL statement after the other"),
+        ([("get", f"{ORM}/session.py")], "One SQL statement after the other"),
+        ([], "Making objects of the rows"),
+    ],
+)
+def test_making_objects_of_the_rows_of_one_statement_is_not_one_statement_after_the_other(
+    through: list[tuple[str, str]], title: str
+) -> None:
+    stack = [("_instance", f"{ORM}/loading.py"), *through, ("all", f"{ORM}/query.py"),
+             ("report", "/job/app.py")]  # fmt: skip
+    with duckdb.connect() as connection:
+        record_requests(connection, 0)
+        connection.execute("DELETE FROM python.frame")
+        for depth, (func, file) in enumerate(stack):
+            row = [depth, func, file, depth]
+            connection.execute("INSERT INTO python.frame VALUES (1, ?, ?, ?, ?)", row)
+        connection.execute(
+            "UPDATE python.stack_sample SET idle = FALSE, cpu_ns = wall_ns, wall_ns = 2 * 10**7, "
+            "samples = 1"
+        )
+        (verdict,) = ask(connection)
+    assert verdict.fired and title in verdict.title
+    assert (verdict.lost_pct is None) == ("objects" in title)  # that may be what it is for

@@ -274,6 +274,16 @@ def test_an_optimizer_that_takes_its_parameters_one_by_one_is_told() -> None:
     assert found.evidence["optimizer_pct"] == pytest.approx(20)
 
 
+def test_on_a_processor_that_is_what_every_optimizer_does_and_only_mentioned() -> None:
+    adam = ADAM | {"device": "cpu"}
+    found = advise(
+        record(40, torch_step=steps(optimizer=0.04), torch_optimizer=once([adam])), "optimizer_loop"
+    ).findings
+    assert [one.severity for one in found] == ["info"]
+    folder = record(40, torch_step=steps(optimizer=0.02), torch_optimizer=once([adam]))
+    assert advise(folder, "optimizer_loop").findings == []
+
+
 @pytest.mark.parametrize("facts", [{"way": "fused"}, {"way": "foreach"}, {"tensors": 3}])
 def test_other_optimizers_are_not(facts: dict[str, object]) -> None:
     folder = record(40, torch_step=steps(optimizer=0.02), torch_optimizer=once([ADAM | facts]))

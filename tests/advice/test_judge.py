@@ -171,6 +171,18 @@ def test_the_first_steps_are_left_out_while_they_take_far_longer() -> None:
     assert ask(folder, make_rule()).warm_up_s == 0  # --since names a start
 
 
+def test_steps_that_are_slow_for_most_of_the_time_are_no_warm_up_but_the_first() -> None:
+    folder = sonde.start(**OFF)
+    assert folder is not None
+    machine = Machine()
+    job = Job(machine.start_ns)
+    for number, other_ms in enumerate((5_000, *[3_000] * 10, *[200] * 60)):
+        job.step(number, Part("Net"), other_ms=other_ms)
+    machine.run(50)
+    sonde.stop()
+    assert 5 <= ask(folder, make_rule(), since=None).warm_up_s < 25  # the others end after 35 s
+
+
 def test_without_steps_the_time_until_a_gpu_works_is_left_out() -> None:
     folder = record(100, gpu=lambda t: {"util_pct": 0.0 if t < 25 else 95.0})
     advice = ask(folder, make_rule(), since=None)
@@ -370,6 +382,16 @@ def test_the_worst_finding_comes_first() -> None:
     advice = ask(record(40), *rules)
     assert [finding.severity for finding in advice.findings] == ["critical", "warning", "info"]
     assert advice.worst == "critical"
+
+
+def test_what_tells_of_the_surroundings_comes_last_of_those_as_severe() -> None:
+    rules = [
+        make_rule(name, LAST=name == "a_crowd", verdict=lambda row, level=level: Verdict(
+            row.piece, True, severity=level, readings=row.readings))
+        for name, level in (("a_crowd", "info"), ("cause", "info"), ("worse", "warning"))
+    ]  # fmt: skip
+    found = ask(record(40), *rules).findings
+    assert [one.rule for one in found] == ["worse", "cause", "a_crowd"]
 
 
 def test_a_finding_says_when_what_why_and_what_to_do() -> None:

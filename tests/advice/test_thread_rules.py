@@ -234,3 +234,19 @@ def test_collections_that_the_program_asks_for_are_told_apart(asked_pct: float, 
     (found,) = gc_pauses.judge([Gc(**GC | {"asked_pct": asked_pct})], limits)
     assert found.fired and cause in found.title and bool(found.title) == bool(cause)
     assert found.line == "/job/page.py:4 in clean"
+
+
+@pytest.mark.parametrize(
+    ("change", "most"),
+    [
+        ({"full_s": 2.8}, "critical"),  # asked for
+        ({"full_s": 2.8, "asked_pct": 0.0}, "info"),  # as it costs whoever builds many objects
+        ({"asked_pct": 0.0}, "critical"),
+    ],
+)
+def test_collections_that_building_objects_takes_are_only_mentioned(
+    change: dict[str, object], most: str
+) -> None:
+    limits = Limits({name: limit.default for name, limit in gc_pauses.LIMITS.items()})
+    (found,) = gc_pauses.judge([Gc(**GC | change)], limits)
+    assert found.fired and found.most == most

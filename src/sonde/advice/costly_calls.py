@@ -33,8 +33,17 @@ CALLS = (
         "ask for all rows in one statement (`WHERE id IN (…)`, a JOIN), write them with "
         "executemany in one transaction, in an ORM with select_related, prefetch_related, "
         "joinedload or bulk_create, and give the column that is searched an index",
-        ("/sqlalchemy/", "/django/db/", "/psycopg/", "/pymysql/", "/MySQLdb/", "/peewee.py",
-         "/pymongo/", "/redis/"),
+        # Not the making of objects from the rows of one statement.
+        ("/sqlalchemy/engine/base.py", "/sqlalchemy/orm/strategies.py:_emit_lazyload",
+         "/sqlalchemy/orm/strategies.py:_load_for_state", "/sqlalchemy/orm/session.py:get",
+         "/sqlalchemy/orm/loading.py:load_on_pk_identity",
+         "/django/db/backends/utils.py", "/django/db/models/sql/compiler.py:execute_sql",
+         "/django/db/models/fields/related_descriptors.py:__get__",
+         "/django/db/models/query.py:get", "/django/db/models/query.py:exists",
+         "/django/db/models/query.py:get_or_create", "/django/db/models/query.py:count",
+         "/django/db/models/base.py:save", "/peewee.py:execute_sql", "/peewee.py:execute",
+         "/peewee.py:get", "/peewee.py:get_rel_instance", "/peewee.py:save", "/peewee.py:create",
+         "/psycopg/", "/pymysql/", "/MySQLdb/", "/pymongo/", "/redis/"),
         ("sqlite3.Cursor.execute", "sqlite3.Cursor.fetchone", "sqlite3.Connection.execute",
          "psycopg2.extensions.cursor.", "_mysql."),
         30, stretch=SHORT, is_per_request=True,
@@ -45,6 +54,15 @@ CALLS = (
         "tables are read whole), ask only for the rows and columns that are used, and let the "
         "database add up",
         (), ("sqlite3.Cursor.fetchall", "sqlite3.Cursor.fetchmany"), 35, is_avoidable=False,
+    ),
+    CostlyCall(
+        "objects_of_rows", "Making objects of the rows of a database (ORM) takes much of the time",
+        "ask only for the columns that are used (select of columns, load_only, values_list, only), "
+        "for pieces of what is large (yield_per, iterator), let the database add up, and insert "
+        "many rows with one statement in place of objects",
+        ("/sqlalchemy/orm/loading.py", "/django/db/models/base.py:from_db",
+         "/django/db/models/query.py:ModelIterable.__iter__", "/peewee.py:process_row"), (), 40,
+        is_avoidable=False,
     ),
     CostlyCall(
         "commit_per_row", "Commits to a database, one after the other, take much of the time",

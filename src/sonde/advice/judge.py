@@ -223,8 +223,11 @@ def judge(
 
 def _sort(findings: list[Finding], rules: Sequence[Rule]) -> None:
     firsts = {rule.name for rule in rules if getattr(rule.module, "FIRST", False)}
-    findings.sort(key=lambda f: (f.rule not in firsts, -LEVELS.index(f.severity),
-                                 -(f.lost_pct or 0), -f.confidence))  # fmt: skip
+    lasts = {rule.name for rule in rules if getattr(rule.module, "LAST", False)}
+    findings.sort(key=lambda one: (
+        one.rule not in firsts, -LEVELS.index(one.severity), one.rule in lasts,
+        -(one.lost_pct or 0), -one.confidence, one.rule,
+    ))  # fmt: skip
     put_causes_first(findings, {rule.name: getattr(rule.module, "BEHIND", ()) for rule in rules})
 
 

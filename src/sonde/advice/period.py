@@ -30,7 +30,8 @@ usual AS (
 first AS (
   SELECT host, pid, MIN(step) AS first FROM step JOIN usual USING (host, pid)
   WHERE step > begin AND dur_ns <= {slow} * usual GROUP BY 1, 2)
-SELECT MAX(end_us)::BIGINT AS us FROM step JOIN first USING (host, pid) WHERE step < first
+SELECT MAX(end_us)::BIGINT AS us, (MIN(end_us) FILTER (step = begin))::BIGINT AS begin_us
+FROM step JOIN first USING (host, pid) JOIN usual USING (host, pid) WHERE step < first
 """
 # When the program was done with its imports: the last moment up to which they took most of it.
 _IMPORTS = """
@@ -141,9 +142,13 @@ def find_warm_up(recording: Recording, since_ns: int, until_ns: int) -> int:
     """Return how long it took the job to get going, in ns: until its slow first steps were over; in
     a job without steps, until it had imported what it needs and a GPU was at work."""
     ends = {"since": since_ns, "until": until_ns}
-    step_us = _find_us(recording, "python.torch_step", _STEPS.format(**ends, slow=_SLOW))
+    steps = _STEPS.format(**ends, slow=_SLOW)
+    step_us = _find_us(recording, "python.torch_step", steps)
     if step_us is not None:
-        return max(0, int(step_us) * 1000 - since_ns)
+        # Steps that are slow for most of a recording are no warm-up: the first one may be.
+        if 2 * (step_us * 1000 - since_ns) > until_ns - since_ns:
+            step_us = _find_us(recording, "python.torch_step", steps, "begin_us") or 0
+        return max(0, step_us * 1000 - since_ns)
     first = {"since": since_ns, "until": min(until_ns, since_ns + int(_IMPORTS_S * 1e9))}
     imports = _IMPORTS.format(**first, most=_IMPORTING)
     imports_us = _find_us(recording, "python.stack_sample", imports)
@@ -157,11 +162,11 @@ def find_warm_up(recording: Recording, since_ns: int, until_ns: int) -> int:
     return max((ns for ns, most_ns in passed_ns if 0 < ns <= most_ns), default=0)
 
 
-def _find_us(recording: Recording, table: str, sql: str) -> int | None:
+def _find_us(recording: Recording, table: str, sql: str, name: str = "us") -> int | None:
     """Return the moment that a query about a table finds, in µs since 1970."""
     if not _may_have(recording, table):
         return None
-    moment: int | None = recording.query(sql)["us"][0].as_py()
+    moment: int | None = recording.query(sql)[name][0].as_py()
     return moment
 
 

@@ -19,6 +19,7 @@ With `ON_GPU = True` it abstains where torch has no memory on a GPU, without ask
 It may also have `LINE = "busy"`, `"waiting"` or `"any"` (name the line of code that was so most
 often in the pieces that fired), `DANGER = True` (seeing it once is enough to report it),
 `FIRST = True` (it comes before all others, however severe they are: nothing moves),
+`LAST = True` (it tells of the surroundings: after all others that are as severe),
 `MOST = "warning"` (the cause is inferred and not measured, so it is never critical),
 `UNLESS = ("input_bound",)` (rules that say more: a symptom is not reported beside its cause),
 `BESIDE = ("input_bound",)` (rules that name what makes it fire: while one of them warns, it is only

@@ -15,6 +15,7 @@ from typing import Any
 from sonde.advice.verdict import Limit, Limits, Rows, Verdict
 
 LINE = "busy"
+LAST = True
 UNLESS = ("input_bound", "cpu_limit")
 NEEDS = ("system.process.run_wait_pct", "system.cpu.busy_pct")
 LIMITS = {

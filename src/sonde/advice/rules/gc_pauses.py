@@ -13,13 +13,14 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from sonde.advice.rules._code import PLACE, show_place
-from sonde.advice.verdict import Limit, Limits, Rows, Verdict
+from sonde.advice.verdict import LEVELS, Limit, Limits, Rows, Verdict
 
 BEHIND = ("costly_calls",)  # what makes many objects, such as parsing, makes the collector run
 NEEDS = ("python.gc_pause.dur_ns", "python.stack_sample.wall_ns")
 LIMITS = {
     "share_pct": Limit(3, "of the time spent in full collections"),
     "pause_s": Limit(0.1, "length of a stop that counts, if several come in a piece"),
+    "usual_pct": Limit(40, "of the time, up to which Python's own collections are only mentioned"),
     "asked_pct": Limit(50, "of the samples in stops that are in gc.collect(): it was asked for"),
 }
 # What is imported makes objects that stay: it is over when the program works, wherever it is done.
@@ -77,9 +78,13 @@ def judge(rows: Rows, limits: Limits) -> Iterator[Verdict]:
             "full_collections_pct": full_pct, "collections": row.pauses,
             "max_pause_ns": row.longest_ns, "freed_objects": row.collected,
         }  # fmt: skip
-        title, todo = _ASKED if row.asked_pct >= limits.asked_pct else ("", "")
+        is_asked = row.asked_pct >= limits.asked_pct
+        title, todo = _ASKED if is_asked else ("", "")
+        # Whoever builds a million objects has all of them visited some five times: that is usual.
+        is_much = is_asked or full_pct >= limits.usual_pct
         yield Verdict(
             row.piece, full_pct >= limits.share_pct or row.long >= 2, evidence, lost_pct=all_pct,
             readings=row.pauses, who=f"pid {row.pid}",
             title=title, todo=todo, line=show_place(row.file, row.lineno, row.func),
+            most=LEVELS[-1] if is_much else LEVELS[0],
         )  # fmt: skip

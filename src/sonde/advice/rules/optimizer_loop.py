@@ -10,11 +10,12 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from sonde.advice.verdict import Limit, Limits, Rows, Verdict
+from sonde.advice.verdict import LEVELS, Limit, Limits, Rows, Verdict
 
 NEEDS = ("python.torch_step.optimizer_ns", "python.torch_optimizer.way")
 LIMITS = {
     "optimizer_pct": Limit(10, "of a step spent in the optimizer"),
+    "on_cpu_pct": Limit(25, "the same, if the parameters are on a processor"),
     "tensors": Limit(8, "fewest parameters"),
 }
 SQL = """
@@ -33,14 +34,18 @@ FROM step AS s ASOF JOIN facts AS f ON s.host = f.host AND s.pid = f.pid AND s.t
 def judge(rows: Rows, limits: Limits) -> Iterator[Verdict]:
     for row in rows:
         # On the CPU, foreach is the same loop.
-        better = row.can_fuse or not row.device.startswith("cpu")
+        is_cpu = row.device.startswith("cpu")
+        better = row.can_fuse or not is_cpu
+        least_pct = limits.on_cpu_pct if is_cpu else limits.optimizer_pct
         slow = row.way == "single" and better and row.tensors >= limits.tensors
         evidence = {
             "optimizer_pct": row.optimizer_pct, "optimizer": row.optimizer, "tensors": row.tensors,
             "device": row.device,
         }  # fmt: skip
         yield Verdict(
-            row.piece, slow and row.optimizer_pct >= limits.optimizer_pct, evidence,
+            row.piece, slow and row.optimizer_pct >= least_pct, evidence,
             lost_pct=row.optimizer_pct / 2, readings=row.steps,
             who="" if row.rank is None else f"rank {row.rank}",
+            # There it is what every optimizer does unless it is asked for more.
+            most=LEVELS[0] if is_cpu else LEVELS[-1],
         )  # fmt: skip
