@@ -14,6 +14,7 @@ from typing import Any
 
 from sonde.advice.rules._code import PLACE, SUMS, show_place
 from sonde.advice.verdict import Limit, Limits, Rows, Verdict, group
+from sonde.analysis.wait_words import describe_wait
 
 NEEDS = ("python.stack_sample.wait",)
 UNLESS = ("deadlock",)
@@ -47,10 +48,26 @@ waited AS (
          100 * SUM(waited_ns) / SUM(alive_ns) AS waiting_pct
   FROM line JOIN alive USING (piece, host, pid)
   WHERE waited_ns >= {{waiting_pct}} / 100 * alive_ns AND worked_ns < waited_ns / 10
-  GROUP BY ALL)
+  GROUP BY ALL),
+within AS (
+  SELECT DISTINCT waited.piece, host, pid, waited.file, waited.lineno, waited.func, frame.stack
+  FROM waited JOIN python.frame AS frame USING (file, func)
+  JOIN place ON place.stack = frame.stack
+    AND (place.file, place.lineno, place.func) <> (waited.file, waited.lineno, waited.func)),
+done AS (
+  SELECT piece, host, pid, within.file, within.lineno, within.func,
+         place.file AS done_file, place.lineno AS done_line, place.func AS done_func,
+         CASE WHEN idle THEN wait END AS done_wait, SUM(wall_ns) AS wall_ns
+  FROM sample JOIN within USING (piece, host, pid, stack) JOIN place USING (stack)
+  WHERE NOT (idle AND COALESCE(wait, 'lock') IN ('lock', 'gil')) GROUP BY ALL),
+meanwhile AS (
+  SELECT piece, host, pid, file, lineno, func,
+         ARG_MAX(struct_pack(done_file, done_line, done_func, done_wait), wall_ns) AS meanwhile
+  FROM done GROUP BY ALL)
 SELECT piece, host, pid, threads, readings, file, lineno, func, leaf_file, leaf_func, call,
-       COALESCE(waiters, 0) AS waiters, waiting_pct
+       COALESCE(waiters, 0) AS waiters, waiting_pct, meanwhile
 FROM alive LEFT JOIN waited USING (piece, host, pid)
+LEFT JOIN meanwhile USING (piece, host, pid, file, lineno, func)
 """
 _INSIDE = ("acquire", "__enter__")  # of Python's own locks that are written in Python
 _CALLS = tuple(f"_thread.{kind}.{how}" for kind in ("lock", "RLock") for how in _INSIDE)
@@ -63,14 +80,23 @@ def judge(rows: Rows, limits: Limits) -> Iterator[Verdict]:
             yield Verdict(piece, False)
             continue
         worst = max(locks, key=lambda row: row.waiters * row.waiting_pct)
-        evidence = {
+        evidence: dict[str, float | str | None] = {
             "waiting_threads": worst.waiters, "waiting_pct": worst.waiting_pct,
             "threads": worst.threads,
         }  # fmt: skip
+        if worst.meanwhile is not None:
+            evidence["whoever_is_in"] = _tell(worst.meanwhile)
         yield Verdict(
             piece, True, evidence, severity="warning", readings=worst.readings,
             who=f"pid {worst.pid}", line=show_place(worst.file, worst.lineno, worst.func),
         )  # fmt: skip
+
+
+def _tell(place: Any) -> str:
+    """Return what is done most of the time in the function that takes the lock."""
+    waits = describe_wait((), place["done_wait"]) if place["done_wait"] else ""
+    what = f"waits for {waits}" if waits else "works"
+    return f"{what} at {show_place(place['done_file'], place['done_line'], place['done_func'])}"
 
 
 def _is_lock(row: Any) -> bool:

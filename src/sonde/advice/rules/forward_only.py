@@ -1,0 +1,90 @@
+"""Models compute much that no backward pass uses.
+
+Why it hurts: each such pass takes the time and the memory of training, for an evaluation, or for
+the targets of a model that is not trained.
+
+What to do: run it under `torch.inference_mode()` or `torch.no_grad()`, in larger batches; evaluate
+less often or on a part of the data; keep what a frozen model says of each example.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+from sonde.advice.rules._code import FILES, show_place
+from sonde.advice.verdict import Limit, Limits, Rows, Verdict
+
+MOST = "warning"
+NEEDS = ("python.torch_trace.stage", "python.torch_step.training", "python.stack_sample.wall_ns")
+OTHERWISE = "the job does not train, or each forward pass has its backward pass"
+LIMITS = {
+    "share_pct": Limit(15, "of the time of training in such forward passes: worth mentioning"),
+    "warning_pct": Limit(30, "the same: worth a warning"),
+    "calls": Limit(10, "fewest such passes"),
+}
+# Of a module whose passes usually come in pairs: of others the backward pass may not be seen. The
+# line is the one that calls the model.
+SQL = f"""
+WITH step AS (
+  SELECT {{piece}} AS piece, host, pid, rank, step, t_ns, dur_ns FROM python.torch_step
+  WHERE {{inside}} AND training AND NOT unrecorded AND lost = 0 AND ended_by <> 'end'),
+pass AS (
+  SELECT host, pid, step, module, COUNT(*) FILTER (stage = 'forward') AS forwards,
+         COUNT(*) FILTER (stage = 'backward') AS backwards,
+         1e9 * SUM(duration) FILTER (stage = 'forward') AS forward_ns
+  FROM python.torch_trace WHERE depth = 0 AND stage IN ('forward', 'backward')
+    AND (host, pid) IN (SELECT (host, pid) FROM step) GROUP BY ALL),
+pair AS (
+  SELECT host, pid, module FROM pass GROUP BY ALL
+  HAVING COUNT(*) FILTER (backwards > 0) * 5 >= COUNT(*)
+     AND COUNT(*) FILTER (backwards >= forwards) * 5 >= COUNT(*) FILTER (backwards > 0)),
+alone AS (
+  SELECT host, pid, step, SUM(forwards - backwards) AS passes,
+         SUM(forward_ns * (forwards - backwards) / forwards) AS alone_ns
+  FROM pass SEMI JOIN pair USING (host, pid, module) WHERE forwards > backwards GROUP BY ALL),
+share AS (
+  SELECT host, pid, SUM(passes)::BIGINT AS passes, COUNT(*) AS steps,
+         100 * SUM(alone_ns) / SUM(dur_ns) AS share_pct
+  FROM step LEFT JOIN alone USING (host, pid, step) GROUP BY ALL
+  HAVING SUM(passes) >= {{calls}} AND share_pct >= {{share_pct}}),
+held AS (
+  SELECT host, pid, t_ns, dur_ns, passes > 0 AS is_alone
+  FROM step LEFT JOIN alone USING (host, pid, step) SEMI JOIN share USING (host, pid)),
+sample AS (
+  SELECT s.host, s.pid, s.stack, SUM(s.wall_ns) AS wall_ns
+  FROM (SELECT host, pid, t_ns, stack, wall_ns FROM python.stack_sample
+        SEMI JOIN share USING (host, pid) WHERE {{inside}} AND thread = pid) AS s
+  ASOF JOIN held ON s.host = held.host AND s.pid = held.pid AND s.t_ns >= held.t_ns
+  WHERE is_alone GROUP BY ALL),
+frame AS (
+  SELECT stack, depth, func, file, lineno, is_own FROM python.frame JOIN ({FILES}) USING (file)
+  WHERE stack IN (SELECT stack FROM sample)),
+model AS (
+  SELECT stack, MAX(depth) AS depth FROM frame
+  WHERE file LIKE '%/torch/nn/modules/module.py' GROUP BY stack),
+caller AS (
+  SELECT frame.stack, MIN(frame.depth) AS depth FROM frame JOIN model USING (stack)
+  WHERE is_own AND frame.depth > model.depth GROUP BY frame.stack),
+top AS (
+  SELECT host, pid, ARG_MAX(struct_pack(file, lineno, func), wall_ns) AS place
+  FROM (SELECT host, pid, file, lineno, func, SUM(wall_ns) AS wall_ns
+        FROM sample JOIN caller USING (stack) JOIN frame USING (stack, depth) GROUP BY ALL)
+  GROUP BY ALL)
+SELECT DISTINCT piece, step.pid, rank, share_pct, passes, steps, place.file AS file,
+       place.lineno AS lineno, place.func AS func
+FROM step JOIN share USING (host, pid) LEFT JOIN top USING (host, pid)
+"""
+
+
+def judge(rows: Rows, limits: Limits) -> Iterator[Verdict]:
+    for row in rows:
+        evidence = {
+            "of_the_time_pct": row.share_pct, "forward_passes_without_backward": row.passes,
+            "training_steps": row.steps,
+        }  # fmt: skip
+        yield Verdict(
+            row.piece, True, evidence,
+            severity="warning" if row.share_pct >= limits.warning_pct else "info",
+            readings=row.passes, who="" if row.rank is None else f"rank {row.rank}",
+            line=show_place(row.file, row.lineno, row.func),
+        )  # fmt: skip
