@@ -7,10 +7,17 @@ from dataclasses import dataclass, field
 
 from sonde.analysis.code_names import MINE, shorten_file
 from sonde.analysis.code_tree import CodeNode, CodeTree
-from sonde.analysis.work_kinds import find_kind
+from sonde.analysis.spread_functions import SpreadFunction, find_spread_functions
+from sonde.analysis.work_kinds import find_instead, find_kind
 
 LOOPS = "event loops, for what their tasks await (`advise --look` shows it of a live job)"
 _CALLERS = 3  # of the user's own that are named, the nearest first
+_MOST_SPREAD = 2  # functions whose time is spread over their lines
+_INSIDE = 0.9  # of a line's time that is in such a function, which then stands for it
+_NUMERIC, _OPERATORS = "numeric work", "operators of arrays"
+_FEW_NUMERIC = 0.2  # of a line's working time in such calls, from which its own are operators
+_ELEMENTS, _FEW_ELEMENTS = "single elements of arrays", 0.2  # of its time: what it loops over
+_MOST_CALLS, _CALL_PCT = 3, 10.0  # that are named of such a function
 _Key = tuple[str, str, int, str, int]  # function, file, line, call; working or waiting
 _Path = tuple[CodeNode, ...]  # of the user's own functions, the innermost first
 
@@ -77,21 +84,70 @@ def list_places(
     for func, path, node in _walk(tree.root):
         sums.add(tree, func, path, node)
     whole = tree.root.total_ns + loops_ns
-    found = []
-    for key, time_ns in sorted(sums.ns.items(), key=lambda item: -item[1])[:most]:
+    ranked = sorted(sums.ns, key=lambda key: (-sums.ns[key], key))[:most]
+    told = [key for key in ranked if _find_share(sums.ns[key], whole) >= least_pct]
+    spread = find_spread_functions(tree, told, whole)[:_MOST_SPREAD]
+    found = [_make_spread(one, whole, tree.profile.folder) for one in spread]
+    numeric = _find_numeric_lines(sums)
+    for key in told:
         func, file, line, call, state = key
-        share = _find_share(time_ns, whole)
-        if share >= least_pct:
-            word = ("working", "waiting")[state]
-            found.append(HotPlace(func, file, line, call, find_kind(call), word,
-                                  round(time_ns / 1e9, 3), share,
-                                  _name_callers(sums.paths[key], tree.profile.folder),
-                                  stacks=sums.stacks[key]))  # fmt: skip
+        time_ns = sums.ns[key]
+        if any(one.parts.get(key, 0) >= _INSIDE * time_ns for one in spread):
+            continue
+        if not call and not state and (file, line) in numeric:
+            call = _OPERATORS
+        word = ("working", "waiting")[state]
+        found.append(HotPlace(func, file, line, call, find_kind(call), word,
+                              round(time_ns / 1e9, 3), _find_share(time_ns, whole),
+                              _name_callers(sums.paths[key], tree.profile.folder),
+                              stacks=sums.stacks[key]))  # fmt: skip
     if not awaited and loops_ns:
         share = _find_share(loops_ns, whole)
         awaited = [HotPlace("", "", 0, LOOPS, "", "waiting", round(loops_ns / 1e9, 3), share)]
     found += [one for one in awaited if one.share_pct >= least_pct or one.facts]
-    return sorted(found, key=lambda one: -one.share_pct)[: most + len(awaited)]
+    # Of places with as much time each the order is the same in each answer.
+    found.sort(key=lambda one: (-one.share_pct, one.file, one.line, one.call))
+    return found[: most + len(awaited)]
+
+
+def _find_numeric_lines(sums: _Sums) -> set[tuple[str, int]]:
+    """Return the lines whose calls are work on arrays: what such a line does itself is most likely
+    the operators between them, of which samples do not always know the type."""
+    by_line: dict[tuple[str, int], tuple[int, int, int]] = {}
+    for (_, file, line, call, state), time_ns in sums.ns.items():
+        if state == 0:
+            numeric, other, own = by_line.get((file, line), (0, 0, 0))
+            is_numeric = find_kind(call) == _NUMERIC
+            by_line[file, line] = (
+                numeric + time_ns * is_numeric,
+                other + time_ns * (bool(call) and not is_numeric),
+                own + time_ns * (not call),
+            )
+    return {
+        place for place, (numeric, other, own) in by_line.items()
+        if numeric > 2 * other and numeric >= _FEW_NUMERIC * (numeric + own)
+    }  # fmt: skip
+
+
+def _make_spread(one: SpreadFunction, whole: int, folder: str | None) -> HotPlace:
+    """Return a function whose time is spread over its lines as a place."""
+    calls = sorted(one.calls, key=lambda call: (-one.calls[call], call))
+    shares = [(call, _find_share(one.calls[call], one.working_ns)) for call in calls[:_MOST_CALLS]]
+    told = [f"{call or 'plain Python'} {pct:.0f} %" for call, pct in shares if pct >= _CALL_PCT]
+    by_kind: dict[str, int] = {}
+    for call, time_ns in one.calls.items():
+        by_kind[find_kind(call)] = by_kind.get(find_kind(call), 0) + time_ns
+    kind = max(by_kind, key=lambda kind: (by_kind[kind], kind))
+    kind = kind if 2 * by_kind[kind] >= one.working_ns else find_kind("")
+    if by_kind.get(_ELEMENTS, 0) >= _FEW_ELEMENTS * one.working_ns:
+        kind = _ELEMENTS
+    call = next((call for call in calls if find_kind(call) == kind), "")
+    return HotPlace(
+        one.func, one.file, one.line, "", "", "working", round(one.working_ns / 1e9, 3),
+        _find_share(one.working_ns, whole), _name_callers(one.paths, folder),
+        f"spread over {one.count_lines()} lines" + (f": {', '.join(told)}" if told else ""),
+        find_instead(call, None, is_waiting=False),
+    )  # fmt: skip
 
 
 def _find_share(time_ns: int, whole_ns: int) -> float:

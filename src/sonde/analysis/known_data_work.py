@@ -209,6 +209,10 @@ DATA_WORK: tuple[tuple[str, tuple[str, ...], str] | tuple[str, tuple[str, ...], 
                       "torch.default_collate", "torch.default_convert"),
      "let workers load (num_workers, persistent_workers), do in advance what is the same in each "
      "epoch, and load less"),
+    ("numeric work", ("operators of arrays",),
+     "each operator makes a new array: of large ones, write into one that is there (out=, +=, "
+     "copyto; add_, torch.add with out=), or have the whole expression compiled (numexpr, numba, "
+     "torch.compile)"),
     ("numeric work", ("torch", "torchvision.transforms", "torchmetrics", "transformers", "einops",
                       "lightning", "timm"),
      "many small operations are slow: do one on the whole batch in place of one for each sample "
@@ -217,9 +221,13 @@ DATA_WORK: tuple[tuple[str, tuple[str, ...], str] | tuple[str, tuple[str, ...], 
     ("training a model", ("sklearn", "xgboost", "lightgbm", "catboost", "statsmodels"),
      "fit and predict on many rows at a time, not one by one; n_jobs for processors that are free; "
      "keep what was fitted"),
-    ("language", ("nltk", "spacy", "tokenizers", "sentencepiece", "tiktoken", "gensim"),
-     "give it many texts at a time (nlp.pipe, a batch), load models once, switch off parts that "
-     "are not used, and keep the tokens of texts that recur"),
+    ("language", ("nltk", "spacy", "tokenizers", "sentencepiece", "tiktoken", "gensim",
+                  "transformers.PreTrainedTokenizerBase", "transformers.PreTrainedTokenizer",
+                  "transformers.PreTrainedTokenizerFast", "transformers.BatchEncoding",
+                  "transformers.TokenizersBackend", "transformers.PythonBackend"),
+     "keep the tokens of texts that recur, as those of a dataset do in each epoch: make them once, "
+     "in advance; give it many texts at a time (nlp.pipe, a batch), load models once, and switch "
+     "off parts that are not used"),
     ("graphs", ("networkx", "igraph"),
      "networkx is Python: rustworkx, igraph or scipy.sparse.csgraph are many times faster; ask "
      "once for all pairs or from one source, and not for each pair"),

@@ -201,6 +201,19 @@ WORK: tuple[WorkKind, ...] = (
         "independent, give one program all of the work, or use a library in its place",
     ),
     WorkKind(
+        "waiting for room in a queue",
+        (
+            "queue.Queue.put",
+            "multiprocessing.Queue.put",
+            "multiprocessing.JoinableQueue.put",
+            "asyncio.Queue.put",
+        ),
+        "handing work over has its price: put larger pieces into the queue",
+        "the queue is full: whoever takes from it is too slow for those who put in. See what is "
+        "done for each item there, let several take from it at the same time, or do many items at "
+        "once; a longer queue only hides it",
+    ),
+    WorkKind(
         "waiting for other threads or processes",
         (
             "threading",
