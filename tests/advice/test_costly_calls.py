@@ -84,6 +84,12 @@ def test_of_calls_inside_of_each_other_the_innermost_is_named() -> None:
     assert "Logging" in judge(log, json).title
 
 
+def test_of_two_kinds_that_tell_of_the_same_time_the_special_one_is_named() -> None:
+    derive = {"call": "_hashlib.pbkdf2_hmac", "depth": -1}
+    for names in (("hashing", "passwords"), ("passwords", "hashing")):
+        assert "passwords" in judge(*({**derive, "name": name} for name in names)).title
+
+
 def test_another_thread_counts_where_the_main_thread_only_waits() -> None:
     assert judge({"thread": 8, "rest_pct": 95.0}).fired
 

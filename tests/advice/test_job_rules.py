@@ -274,6 +274,20 @@ def test_an_optimizer_that_takes_its_parameters_one_by_one_is_told() -> None:
     assert found.evidence["optimizer_pct"] == pytest.approx(20)
 
 
+@pytest.mark.parametrize(
+    ("examples", "optimizer_s", "told"), [(1, 0.05, True), (256, 0.05, False), (1, 0.01, False)]
+)
+def test_small_batches_are_mentioned_where_the_optimizer_takes_much_of_a_step(
+    examples: int, optimizer_s: float, told: bool
+) -> None:
+    loader = {"loader": 0, "dataset": "Table", "workers": 0, "batch_size": examples,
+              "pin_memory": False, "prefetch_factor": None, "persistent_workers": False,
+              "drop_last": False, "context": None}  # fmt: skip
+    folder = record(40, torch_step=steps(optimizer=optimizer_s), torch_loader=once([loader]))
+    found = advise(folder, "small_batches").findings
+    assert [one.severity for one in found] == ["info"] * told
+
+
 def test_on_a_processor_that_is_what_every_optimizer_does_and_only_mentioned() -> None:
     adam = ADAM | {"device": "cpu"}
     found = advise(
@@ -577,6 +591,16 @@ def test_on_a_crowded_machine_a_callback_blocks_the_loop_for_as_long_as_it_keeps
     assert found.evidence["blocked_pct"] > 60
     assert 30 < found.evidence["waiting_for_processor_pct"] < 40
     assert not run_loop(lambda t: [{**row, "cpu_ns": 10 * MS} for row in held(t)])
+
+
+def test_in_a_crowd_that_leaves_hardly_any_processor_a_blocked_loop_is_mentioned() -> None:
+    def held(t: float) -> list[dict]:  # three callbacks a second, each with 24 of 300 ms of CPU
+        row = holds(300, wait=None, cpu_ns=24 * MS)(t)[0]
+        return [{**row, "held_ns": (300 + n) * MS} for n in range(3)]
+
+    (found,) = run_loop(held)
+    assert "handle computes" in found.title and found.severity == "info"
+    assert not run_loop(lambda t: held(t)[:1])
 
 
 @pytest.mark.parametrize(

@@ -241,6 +241,13 @@ CALLS = (
          "_io.FileIO.readall", "_pickle.load"), 30, is_avoidable=False,
     ),
     CostlyCall(
+        "passwords", "Checking passwords or deriving keys takes much of the time",
+        "this is slow on purpose: check a password once, at the login, and then a session or a "
+        "token; keep derived keys; in an event loop, do it in a thread (asyncio.to_thread)",
+        ("/passlib/", "/argon2/"),
+        ("_hashlib.pbkdf2_hmac", "_hashlib.scrypt", "bcrypt."), 20, is_avoidable=False,
+    ),
+    CostlyCall(
         "hashing", "Hashing data takes much of the time",
         "if it is the same data again, keep the digest (of a file: by its path, size and time of "
         "change); against accidents, not attacks, zlib.crc32 or xxhash is faster",

@@ -227,7 +227,7 @@ def _judge_process(piece: int, rows: list[Any], limits: Limits) -> Verdict:
     who = f"pid {rows[0].pid}"
     if not hits:
         return Verdict(piece, False, readings=rows[0].readings, who=who)
-    worst = _find_innermost(max(hits, key=lambda row: (_is_severe(row), _share(row))), hits, limits)
+    worst = _find_innermost(max(hits, key=_rank), hits, limits)
     kind, share = _BY_NAME[worst.name], _share(worst)
     evidence: dict[str, float | str | None] = {
         "time_pct": worst.time_pct,
@@ -243,6 +243,11 @@ def _judge_process(piece: int, rows: list[Any], limits: Limits) -> Verdict:
         todo=kind.instead, line=show_place(worst.file, worst.lineno, worst.func),
         most=LEVELS[-1] if _is_worth_more(worst, limits) else LEVELS[0],
     )  # fmt: skip
+
+
+def _rank(row: Any) -> tuple[bool, float, float, str]:
+    """Return how bad this is; of two kinds that tell of the same time, one is more special."""
+    return _is_severe(row), round(_share(row)), -_BY_NAME[row.name].share_pct, row.name
 
 
 def _is_worth_more(row: Any, limits: Limits) -> bool:

@@ -91,9 +91,12 @@ def _judge_loop(piece: int, row: Any, limits: Limits) -> Verdict:
     if not row.own_ns or not row.wall_ns:
         return Verdict(piece, False)
     own_pct = min(100.0, 100 * row.own_ns / row.wall_ns)
+    # A crowd leaves little of the time to anybody: what it took counts as nobody's.
+    able_ns = row.wall_ns - max(0, row.kept_ns - row.own_ns)
+    able_pct = min(100.0, 100 * row.own_ns / max(1, able_ns))
     blocked_pct = min(100.0, 100 * row.kept_ns / row.wall_ns)
     is_long = row.longest_ns >= limits.longest_s * 1e9
-    if not (own_pct >= limits.share_pct or is_long) or row.callbacks < limits.others * row.times:
+    if not (able_pct >= limits.share_pct or is_long) or row.callbacks < limits.others * row.times:
         return Verdict(piece, False)
     most = row.most
     what = f"{most['func'] or most['callback'] or 'a callback'} {_WAITS[most['kind']]}"
