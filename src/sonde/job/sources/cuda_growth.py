@@ -32,7 +32,7 @@ class Source:
     def __init__(self, context: SourceContext) -> None:
         self._context, self._rows = context, RowWriter(context)
         self._at_step = context.guard(self._at_step_now)  # one object, by which it is taken away
-        self._look: _Look | None = None
+        self._look: _AllocationLook | None = None
         self._pause_ns, self._rests_until_ns = _PAUSE_NS, 0
         self._forget(0)
 
@@ -92,10 +92,10 @@ class Source:
             self._rests_until_ns = step.end_ns + _PAUSE_NS
             self._forget(0)
         else:
-            self._look = _Look(self._rows, step)
+            self._look = _AllocationLook(self._rows, step)
 
 
-class _Look:
+class _AllocationLook:
     """Some steps in which torch notes the line of each allocation. What is alive is written at the
     beginning, when no line is known, in the middle and at the end: what is more at the end than it
     was in the middle is what stays."""
