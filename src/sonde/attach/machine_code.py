@@ -27,7 +27,7 @@ from sonde.session import Session, files, ring, texts
 from sonde.session.stack_table import GENERATED
 
 _POLL_S = 0.005  # how often it looks for questions
-_IDLE_POLL_S = 0.2  # after a while without any
+_IDLE_POLL_S = 0.05  # after a while without any; a program that crashes waits for an answer
 _BUSY_S = 2.0
 _LOOK_S = 1.0  # how often it looks whether the session is still there
 _RENEW_S = 1.0  # between two looks at which files are mapped

@@ -2,11 +2,15 @@
 
 from __future__ import annotations
 
+import os
 import signal
 
 import pytest
 
 import sonde
+from conftest import wait_for
+from sonde.attach import libdw
+from sonde.session import list_sessions
 
 # faulthandler is enabled before or after the recording begins, or not at all.
 PROGRAM = """
@@ -42,6 +46,22 @@ def die():
     else:
         signal.raise_signal(getattr(signal, how))
 die()
+"""
+# It measures a long text until it is told to measure what is not there.
+NATIVE = """
+import ctypes, os, sys, threading, time
+import sonde
+assert sonde.start(stack_native="on", stack_every="2ms")
+text = ctypes.create_string_buffer(b"x" * 3_000_000)
+def wait():
+    time.sleep(1000)
+threading.Thread(target=wait, daemon=True).start()
+def measure(place):
+    ctypes.string_at(place)
+print("ready", flush=True)
+while not os.path.exists(sys.argv[1]):
+    measure(text)
+measure(8)
 """
 HANDLED = """
 import os, signal, sonde
@@ -88,6 +108,38 @@ def test_stacks_of_all_threads_are_there_and_the_program_ends_as_before(
         frame["func"] for frame in frames if frame["thread"] == row["thread"]
     }
     assert "wait" in {frame["func"] for frame in frames if frame["thread"] != row["thread"]}
+
+
+def find_files(thread: str) -> set[str]:
+    """Return the files of all frames in which that thread, or any other than it, was last."""
+    rows = sonde.open("all").query(
+        f"SELECT file FROM python.backtrace WHERE thread {thread} "
+        "(SELECT thread FROM python.fatal_signal) AND t_ns >= (SELECT t_ns FROM python.fatal_signal)"
+    )
+    return {os.path.basename(row["file"]).partition(".")[0] for row in rows.to_pylist()}
+
+
+def test_with_native_frames_the_last_stacks_have_those_of_the_fault_and_of_waits(
+    start, tmp_path, root
+) -> None:
+    try:
+        libdw.load()
+    except libdw.NoUnwinder:
+        pytest.skip("libdw is not installed")
+    process = start(NATIVE, str(tmp_path / "end"))
+    known = "SELECT 1 FROM python.frame WHERE file LIKE '%/_ctypes.%' LIMIT 1"
+    wait_for(lambda: list(list_sessions(str(root))) and sonde.open("all").query(known).num_rows)
+    (tmp_path / "end").touch()
+    assert process.wait(60) == -signal.SIGSEGV
+    assert {"_ctypes", "program0"} <= find_files("=")
+    # On aarch64 more would have to be known of a thread than where it is on its stack.
+    assert os.uname().machine != "x86_64" or "libc" in find_files("!=")
+    # It waits for our look, which is no wait of the program's.
+    rows = sonde.open("all").query(
+        "SELECT wait FROM python.stack_sample WHERE thread = (SELECT thread FROM python.fatal_signal) "
+        "AND t_ns >= (SELECT t_ns FROM python.fatal_signal)"
+    )
+    assert {row["wait"] for row in rows.to_pylist()} <= {None, ""}
 
 
 def test_the_programs_own_handlers_and_children_are_left_alone(run) -> None:

@@ -7,6 +7,7 @@ import os
 import signal
 
 from conftest import wait_for
+from sonde.session import list_sessions
 from sonde.store.recording import open_recording
 
 PROGRAM = """
@@ -69,6 +70,45 @@ def test_each_process_has_the_line_that_started_it(run) -> None:
         "pids.append", "pids.append", "pids.append", "pids.append", "subprocess.run",
     ]  # fmt: skip
     assert {row["func"] for row in rows} == {"start_all", "<module>"}
+
+
+# A process that another started asks it over TCP; what starts it calls the program's file anew.
+WORKERS = """
+import multiprocessing, socket, sys, time
+def ask(port):
+    with socket.create_connection(("127.0.0.1", port)) as server:
+        server.recv(1)
+if __name__ == "__main__":
+    import sonde
+    folder = sonde.start(collector=False, stack_every="2ms")
+    listener = socket.create_server(("127.0.0.1", 0))
+    workers = multiprocessing.get_context("spawn")
+    worker = workers.Process(target=ask, args=(listener.getsockname()[1],))
+    worker.start()
+    def serve():
+        client, _address = listener.accept()
+        time.sleep(0.5)
+        client.close()
+    serve()
+    worker.join()
+    print(folder, worker.pid)
+    sonde.stop()
+"""
+
+
+def test_a_worker_of_multiprocessing_has_its_line_and_waits_for_another_process_are_of_the_network(
+    run, root
+) -> None:
+    folder, pid = run(WORKERS, SONDE="1").stdout.split()
+    rows = open_recording(folder).query("FROM python.spawn").to_pylist()
+    (worker,) = (row for row in rows if row["child"] == int(pid))
+    assert WORKERS.splitlines()[worker["lineno"] - 1].strip() == "worker.start()"
+    waits = "SELECT func FROM python.thread_time WHERE kind = 'network'"
+    asked = {row["func"] for row in open_recording(folder).query(waits).to_pylist()}
+    assert asked & {"socket.accept", "serve"}
+    child = next(one for one in list_sessions(str(root)) if one.pid == int(pid))
+    found = {row["func"] for row in open_recording(child.folder).query(waits).to_pylist()}
+    assert "ask" in found
 
 
 def test_ps_names_the_line_that_started_a_child(start, sonde_cli) -> None:

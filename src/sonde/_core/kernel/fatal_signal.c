@@ -27,6 +27,9 @@ static sonde_fatal_watch watches[2]; /* the one that is not in use is written, t
 SONDE_CHANGED_IN_CHILD static sonde_fatal_watch *current; /* atomic; NULL: nobody watches */
 static struct sigaction before[SONDE_FATAL_SIGNALS];
 static sonde_range interpreter_code;
+static uint32_t fatal_tid;             /* atomic: see sonde_fatal_thread() */
+static sonde_thread_place fatal_place; /* written before `fatal_tid` */
+static int is_native_awaited;          /* atomic */
 static uint64_t last_fault; /* atomic: its thread and number */
 
 static int find_place(int number)
@@ -61,7 +64,33 @@ static void write_row(sonde_fatal_watch *watch, int number, const siginfo_t *inf
     (void)sonde_ring_append(&watch->rows, words, is_fault ? 0 : NO_ADDRESS);
 }
 
-void sonde_fatal_look(int number, const siginfo_t *info)
+uint32_t sonde_fatal_thread(sonde_thread_place *place)
+{
+    uint32_t tid = sonde_load_acquire(&fatal_tid); /* acquire: its place was written before */
+    if (tid && place != NULL)
+        *place = fatal_place;
+    return tid;
+}
+
+void sonde_fatal_await_native(int is_awaited) { sonde_store_relaxed(&is_native_awaited, is_awaited); }
+
+/* Have all threads sampled, more than once: a function that was never seen before may be believed only the next
+ * time, and what its machine code is called is known only after somebody was asked. */
+static void look_often(sonde_fatal_watch *watch)
+{
+    int naps = 0;
+    for (int looks = 0; naps < NAPS && (looks < LOOKS || sonde_load_relaxed(&is_native_awaited)); looks++) {
+        uint64_t asked = sonde_increment_ordered(&watch->page->sample_asked);
+        sonde_control_ring(watch->page);
+        /* Acquire: whoever sees the number sees the sample. */
+        do
+            nanosleep(&(struct timespec){0, NAP_NS}, NULL);
+        while (sonde_load_acquire(&watch->page->sampled) < asked && naps++ < NAPS);
+        naps++;
+    }
+}
+
+void sonde_fatal_look(int number, const siginfo_t *info, const void *context)
 {
     /* Acquire: what the pointer names was written before the pointer. */
     sonde_fatal_watch *watch = sonde_load_acquire(&current);
@@ -69,22 +98,16 @@ void sonde_fatal_look(int number, const siginfo_t *info)
     if (watch == NULL || sonde_had_filter() || is_echo(number, info))
         return;
     write_row(watch, number, info);
-    /* More than once: a function that was never seen before may be believed only the next time. */
-    int naps = 0;
-    for (int looks = 0; looks < LOOKS; looks++) {
-        uint64_t asked = sonde_increment_ordered(&watch->page->sample_asked);
-        sonde_control_ring(watch->page);
-        /* Acquire: whoever sees the number sees the sample. */
-        while (sonde_load_acquire(&watch->page->sampled) < asked && naps++ < NAPS)
-            nanosleep(&(struct timespec){0, NAP_NS}, NULL);
-    }
+    sonde_place_read(context, &fatal_place);
+    sonde_store_release(&fatal_tid, (uint32_t)syscall(SYS_gettid)); /* release: its place is written */
+    look_often(watch);
+    sonde_store_release(&fatal_tid, 0); /* release: nobody reads its place while it is written anew */
 }
 
 static void on_signal(int number, siginfo_t *info, void *context)
 {
     int kept = errno;
-    (void)context;
-    sonde_fatal_look(number, info);
+    sonde_fatal_look(number, info, context);
     sigaction(number, &before[find_place(number)], NULL);
     if (info->si_code <= 0) /* it was sent, and is sent again */
         syscall(SYS_tgkill, getpid(), (pid_t)syscall(SYS_gettid), number);

@@ -3,6 +3,7 @@
 #define SONDE_FATAL_SIGNAL_H
 
 #include "format/format.h"
+#include "kernel/thread_place.h"
 
 #include <signal.h>
 
@@ -40,7 +41,13 @@ void sonde_fatal_release(void);
 int sonde_fatal_ends(const struct sigaction *action);
 
 /* Write down that this signal is about to end the program, and wait a moment until every thread has
- * been sampled. Does nothing if nobody watches. Safe in a signal handler. */
-void sonde_fatal_look(int number, const siginfo_t *info);
+ * been sampled. `context` is what the handler was given. Does nothing if nobody watches. Safe in a signal handler. */
+void sonde_fatal_look(int number, const siginfo_t *info, const void *context);
+
+/* Return the thread that waits in there, and where it was in its code; 0 if there is none. Any thread. */
+uint32_t sonde_fatal_thread(sonde_thread_place *place);
+
+/* Say whether its native frames are to be waited for, as far as there is time. Any thread. */
+void sonde_fatal_await_native(int is_awaited);
 
 #endif

@@ -91,7 +91,7 @@ static void on_fault(int number, siginfo_t *info, void *context)
     /* Faults of the kernel's have positive codes; the others were sent by somebody. */
     if (info->si_code <= 0 || !replace_page((uintptr_t)info->si_addr)) {
         if (others_n == 0 || sonde_fatal_ends(&others[others_n - 1]))
-            sonde_fatal_look(number, info);
+            sonde_fatal_look(number, info, context);
         step_aside(number, info);
     }
     errno = kept;

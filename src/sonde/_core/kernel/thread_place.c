@@ -34,8 +34,9 @@ static void forget_in_child(void) { SONDE_RESET(desk.state, FREE); }
 
 SONDE_IN_CHILD(forget_in_child)
 
-static void read_context(const ucontext_t *context, sonde_thread_place *place)
+void sonde_place_read(const void *signal_context, sonde_thread_place *place)
 {
+    const ucontext_t *context = signal_context;
 #if defined(__x86_64__)
     const greg_t *words = context->uc_mcontext.gregs;
     *place = (sonde_thread_place){(uint64_t)words[REG_RIP], (uint64_t)words[REG_RSP],
@@ -57,7 +58,7 @@ static void on_signal(int number, siginfo_t *info, void *context)
     /* Acquire: whoever is asked was named before. */
     if (!sonde_cas_acquire(&desk.state, &state, TAKEN))
         return;
-    read_context(context, &answer);
+    sonde_place_read(context, &answer);
     /* The answer is complete before it is said to be there. */
     sonde_store_total(&desk.state, STANDS); /* total: see await_answer() */
     if (sonde_load_total(&desk.sleeps))

@@ -13,6 +13,9 @@ typedef struct {
     uint64_t link; /* aarch64: where the innermost function returns to, unless it has saved that */
 } sonde_thread_place;
 
+/* Read the place at which a signal came from what its handler was given. Safe there. */
+void sonde_place_read(const void *signal_context, sonde_thread_place *place);
+
 /* Begin to handle the signal. Returns 0; -EBUSY if the program handles it itself; or -errno. */
 int sonde_place_prepare(void);
 

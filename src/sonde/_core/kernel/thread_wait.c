@@ -259,6 +259,19 @@ sonde_thread_wait sonde_wait_find(uint32_t tid)
     return (sonde_thread_wait){kind, kind == SONDE_WAIT_LOCK ? args[0] : 0};
 }
 
+int sonde_wait_place(uint32_t tid, uint64_t *pc, uint64_t *sp)
+{
+    char text[256], *end;
+    if (read_file(tid, "syscall", text, sizeof text) <= 0 || strncmp(text, "running", 7) == 0)
+        return -EAGAIN;
+    long number = strtol(text, &end, 10);
+    for (int i = 0; number >= 0 && i < 6; i++)
+        (void)strtoull(end, &end, 16); /* what it gave to the call */
+    *sp = strtoull(end, &end, 16);
+    *pc = strtoull(end, &end, 16);
+    return 0;
+}
+
 int sonde_wait_refusal(void) { return sonde_load_relaxed(&refusal); }
 
 int64_t sonde_wait_queue(uint32_t tid)

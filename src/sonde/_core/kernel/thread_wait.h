@@ -37,6 +37,10 @@ sonde_thread_wait sonde_wait_find(uint32_t tid);
  * Any thread. */
 int sonde_wait_refusal(void);
 
+/* Find where a thread of this process entered the kernel: its place in its code, and on its stack. Returns 0,
+ * or -EAGAIN if it is not in the kernel. Any thread. */
+int sonde_wait_place(uint32_t tid, uint64_t *pc, uint64_t *sp);
+
 /* Return the time that a thread has waited for a CPU so far, in nanoseconds; -1 if the kernel does
  * not tell. This takes some microseconds, too. */
 int64_t sonde_wait_queue(uint32_t tid);

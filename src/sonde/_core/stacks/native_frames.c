@@ -6,6 +6,7 @@
  */
 #define _GNU_SOURCE 1
 #include "stacks/native_frames.h"
+#include "kernel/fatal_signal.h"
 #include "kernel/read_memory.h"
 #include "kernel/thread.h"
 #include "kernel/thread_place.h"
@@ -41,6 +42,7 @@ int sonde_native_open(sonde_native_frames *native, PyObject *map)
         return -ENOMEM;
     native->table = table;
     native->map = Py_NewRef(map);
+    sonde_fatal_await_native(1);
     return 0;
 }
 
@@ -49,6 +51,7 @@ void sonde_native_close(sonde_native_frames *native)
     if (native->table == NULL)
         return;
     sonde_place_rest();
+    sonde_fatal_await_native(0);
     free(native->known);
     Py_CLEAR(native->map);
     native->known = NULL;
@@ -56,6 +59,14 @@ void sonde_native_close(sonde_native_frames *native)
 }
 
 /* ---- copying --------------------------------------------------------------------------------- */
+
+static void keep_place(const sonde_thread_place *place)
+{
+    copy.pc = place->pc;
+    copy.sp = place->sp;
+    copy.fp = place->fp;
+    copy.link = place->link;
+}
 
 /* Has the thread a processor now? One that only waits for a processor may be inside a call of the kernel, which
  * a signal would interrupt. */
@@ -65,8 +76,28 @@ static int is_on_cpu(uint32_t tid)
     return sonde_thread_cpu(tid) != first_ns;
 }
 
+/* Take the place of a thread at the end of the program: that of the fault, or where it entered the kernel. It
+ * stands still by itself. */
+static int hold_at_end(sonde_native_frames *native, const sonde_sampled_thread *thread, uint32_t fatal,
+                       const sonde_thread_place *place)
+{
+    sonde_thread_place at = *place;
+    if (thread->tid != fatal) {
+        at = (sonde_thread_place){0};
+        if (sonde_wait_place(thread->tid, &at.pc, &at.sp) < 0)
+            return 0;
+    }
+    keep_place(&at);
+    native->is_end = 1;
+    return 1;
+}
+
 int sonde_native_hold(sonde_native_frames *native, sonde_sampled_thread *thread)
 {
+    sonde_thread_place fault;
+    uint32_t fatal = native->table == NULL ? 0 : sonde_fatal_thread(&fault);
+    if (fatal)
+        return hold_at_end(native, thread, fatal, &fault);
     if (native->table == NULL || thread->cpu_ns < 0)
         return 0;
     /* A thread that never answers has blocked the signal: it is asked only now and then. */
@@ -81,10 +112,7 @@ int sonde_native_hold(sonde_native_frames *native, sonde_sampled_thread *thread)
         native->lost++;
         return 0;
     }
-    copy.pc = place.pc;
-    copy.sp = place.sp;
-    copy.fp = place.fp;
-    copy.link = place.link;
+    keep_place(&place);
     thread->unanswered = 0;
     return 1;
 }
@@ -99,7 +127,9 @@ int sonde_native_release(sonde_native_frames *native)
         copy.bytes += piece;
         piece = PIECE;
     }
-    int is_one = sonde_place_let_go();
+    int is_end = native->is_end;
+    native->is_end = 0;
+    int is_one = is_end || sonde_place_let_go();
     native->lost += !is_one;
     return is_one;
 }

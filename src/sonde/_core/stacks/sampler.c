@@ -9,6 +9,7 @@
 #include "stacks/c_call.h"
 #include "stacks/interpreters.h"
 #include "stacks/sampler.h"
+#include "kernel/fatal_signal.h"
 #include "kernel/filter.h"
 #include "kernel/read_memory.h"
 #include "kernel/thread.h"
@@ -85,6 +86,8 @@ static enum sonde_wait_kind find_wait(const sonde_sampled_thread *thread)
  * for the CPU that we have. */
 static enum sonde_wait_kind find_wait_now(const sonde_sampled_thread *thread, int64_t cpu_ns)
 {
+    if (thread->tid == sonde_fatal_thread(NULL))
+        return SONDE_WAIT_NONE; /* it waits for us */
     return sonde_thread_cpu(thread->tid) == cpu_ns ? find_wait(thread) : SONDE_WAIT_NONE;
 }
 
@@ -95,7 +98,8 @@ static int sample_one(sonde_sampler *s, sonde_sampled_thread *thread, int everyo
     int64_t now_ns = sonde_clock_ns(), cpu_ns = sonde_thread_cpu(thread->tid);
     if (cpu_ns < 0)
         return 0;
-    if (thread->node && cpu_ns == thread->cpu_ns) {
+    int is_end = s->native.table != NULL && sonde_fatal_thread(NULL) != 0; /* then also of those that wait */
+    if (thread->node && cpu_ns == thread->cpu_ns && !is_end) {
         if (thread->wait == SONDE_WAIT_NONE)
             thread->wait = find_wait(thread);
         sonde_sample_facts facts = {now_ns, 0, thread->wait, 1, everyone};
@@ -158,6 +162,7 @@ static void look_at_all(sonde_sampler *s, int64_t now_ns, int everyone)
     (void)sonde_memory_open();
     sonde_sampler_search(s, now_ns);
     uint32_t left = s->threads.count;
+    uint64_t lost = s->native.lost, found = s->native.found;
     for (; left > 0 && s->threads.count > 0; left--) {
         if (sonde_has_later_filter_within(MOST_NS)) /* whoever asks for everyone's stack waits longer */
             return;
@@ -172,6 +177,8 @@ static void look_at_all(sonde_sampler *s, int64_t now_ns, int everyone)
     }
     if (left <= 1)
         s->cursor = 0;
+    if (s->native.lost == lost && s->native.found > found && sonde_fatal_thread(NULL))
+        sonde_fatal_await_native(0); /* all that were looked at have their native frames */
     sonde_lock_waits_look(s, now_ns, everyone);
 }
 
