@@ -183,6 +183,16 @@ def test_every_nth_step_is_added_up_by_operator_module_and_line(run_torch) -> No
     assert len(costs) == 2 and all(one["direct_pct"] > 0 for one in costs)
 
 
+def test_without_cuda_the_recording_says_what_is_left(run_torch) -> None:
+    program = HEAD.format(budget=100, device="cpu") + "print(folder, torch.version.cuda)"
+    folder, cuda = run_torch(program).stdout.split()
+    rows = sonde.open(folder).query(
+        "SELECT detail FROM sonde.source_log WHERE source = 'kernel' ORDER BY t_ns"
+    )
+    told = "this PyTorch was built without CUDA: operators alone are added up"
+    assert (told in [row["detail"] for row in rows.to_pylist()]) == (cuda == "None")
+
+
 def test_the_programs_own_profiler_comes_first(run_torch) -> None:
     done = run_torch(head() + """
 from torch.profiler import profile

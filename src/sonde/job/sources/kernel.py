@@ -60,6 +60,10 @@ class Source:
         reason = check_header(torch)
         if reason:
             raise Unavailable(f"lines of kernels cannot be found: {reason}")
+        if not (torch.version.cuda or torch.version.hip):
+            self._context.detail = (
+                "this PyTorch was built without CUDA: operators alone are added up"
+            )
         self._library = find_library(torch, "libtorch_cpu.so")
         self._folder = os.path.join(os.path.dirname(os.path.abspath(torch.__file__)), "")
         self._since_ns = _core.clock_ns()
