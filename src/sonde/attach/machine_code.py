@@ -31,7 +31,7 @@ _IDLE_POLL_S = 0.05  # after a while without any; a program that crashes waits f
 _BUSY_S = 2.0
 _LOOK_S = 1.0  # how often it looks whether the session is still there
 _RENEW_S = 1.0  # between two looks at which files are mapped
-_STACK, _FRAME, _CHAIN, _SAVED = range(4)  # as in machine_code.h, and so are these
+_STACK, _FRAME, _CHAIN, _SAVED, _SIGNAL = range(5)  # as in machine_code.h, and so are these
 _PLAIN, _CALLS, _EVAL, _UNKNOWN = range(4)
 _KEPT = -(2**31)
 _END = 2**64 - 1
@@ -166,6 +166,8 @@ class CodeReader(Unwinder):
         at = (ctypes.byref(first), ctypes.byref(last), ctypes.byref(is_signal))
         link = self._dw.dwarf_frame_info(frame, *at)
         bounds = first.value + bias, last.value + bias
+        if is_signal.value:
+            return WayOut(*bounds, _SIGNAL)
         stack, pointer, _link = self._registers
         ops, count = ctypes.POINTER(libdw.DwarfOp)(), c_ulong()
         self._dw.dwarf_frame_cfa(frame, ctypes.byref(ops), ctypes.byref(count))

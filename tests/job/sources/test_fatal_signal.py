@@ -49,7 +49,7 @@ die()
 """
 # It measures a long text until it is told to measure what is not there.
 NATIVE = """
-import ctypes, os, sys, threading, time
+import ctypes, faulthandler, os, sys, threading, time
 import sonde
 assert sonde.start(stack_native="on", stack_every="2ms")
 text = ctypes.create_string_buffer(b"x" * 3_000_000)
@@ -58,6 +58,8 @@ def wait():
 threading.Thread(target=wait, daemon=True).start()
 def measure(place):
     ctypes.string_at(place)
+if sys.argv[2] == "faulthandler":
+    faulthandler.enable()
 print("ready", flush=True)
 while not os.path.exists(sys.argv[1]):
     measure(text)
@@ -119,14 +121,17 @@ def find_files(thread: str) -> set[str]:
     return {os.path.basename(row["file"]).partition(".")[0] for row in rows.to_pylist()}
 
 
+@pytest.mark.parametrize("helper", ["none", "faulthandler"])
 def test_with_native_frames_the_last_stacks_have_those_of_the_fault_and_of_waits(
-    start, tmp_path, root
+    start, tmp_path, root, helper: str
 ) -> None:
+    if helper != "none" and os.uname().machine != "x86_64":
+        pytest.skip("nobody knows the way out of a handler there")
     try:
         libdw.load()
     except libdw.NoUnwinder:
         pytest.skip("libdw is not installed")
-    process = start(NATIVE, str(tmp_path / "end"))
+    process = start(NATIVE, str(tmp_path / "end"), helper)
     known = "SELECT 1 FROM python.frame WHERE file LIKE '%/_ctypes.%' LIMIT 1"
     wait_for(lambda: list(list_sessions(str(root))) and sonde.open("all").query(known).num_rows)
     (tmp_path / "end").touch()

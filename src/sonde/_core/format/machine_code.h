@@ -16,8 +16,9 @@ enum {
     SONDE_FROM_STACK,
     SONDE_FROM_FRAME,
     SONDE_FROM_CHAIN, /* no table: follow the frame pointers */
-    SONDE_FROM_SAVED  /* it is in memory, at `caller` from the frame pointer; the frame pointer is at `frame` from
+    SONDE_FROM_SAVED, /* it is in memory, at `caller` from the frame pointer; the frame pointer is at `frame` from
                          itself. So do functions that align their stack, for vector registers mostly. */
+    SONDE_FROM_SIGNAL /* a signal came: the kernel has saved all registers on the stack */
 };
 
 /* What the walk does at this code. */

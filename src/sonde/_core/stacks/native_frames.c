@@ -14,6 +14,7 @@
 #include <errno.h>
 #include <stdlib.h>
 #include <string.h>
+#include <ucontext.h>
 
 enum { PIECE = 4096, PATIENCE = 20, SELDOM = 8 };
 /* On aarch64 an address may be signed in its upper bits. */
@@ -98,6 +99,7 @@ int sonde_native_hold(sonde_native_frames *native, sonde_sampled_thread *thread)
     uint32_t fatal = native->table == NULL ? 0 : sonde_fatal_thread(&fault);
     if (fatal)
         return hold_at_end(native, thread, fatal, &fault);
+    native->is_end = 0;
     if (native->table == NULL || thread->cpu_ns < 0)
         return 0;
     /* A thread that never answers has blocked the signal: it is asked only now and then. */
@@ -117,9 +119,9 @@ int sonde_native_hold(sonde_native_frames *native, sonde_sampled_thread *thread)
     return 1;
 }
 
-int sonde_native_release(sonde_native_frames *native)
+/* Page by page: where the stack ends is not known. */
+static void copy_stack(void)
 {
-    /* Page by page: where the stack ends is not known. */
     uint64_t at = copy.sp, piece = PIECE - at % PIECE;
     copy.bytes = 0;
     while (copy.bytes + piece <= sizeof copy.stack &&
@@ -127,9 +129,12 @@ int sonde_native_release(sonde_native_frames *native)
         copy.bytes += piece;
         piece = PIECE;
     }
-    int is_end = native->is_end;
-    native->is_end = 0;
-    int is_one = is_end || sonde_place_let_go();
+}
+
+int sonde_native_release(sonde_native_frames *native)
+{
+    copy_stack();
+    int is_one = native->is_end || sonde_place_let_go();
     native->lost += !is_one;
     return is_one;
 }
@@ -206,11 +211,42 @@ static int follow_chain(sonde_thread_place *at, int is_first)
     return 1;
 }
 
+#if defined(__x86_64__)
+/* Go from a handler to where its signal came, which may be on another stack. Only a thread that stands still for
+ * good may be copied once more. */
+static int leave_handler(sonde_thread_place *at, int may_copy)
+{
+    const size_t words = offsetof(ucontext_t, uc_mcontext.gregs);
+    sonde_thread_place before = {0};
+    if (!read_word(at->sp + words + REG_RIP * 8, &before.pc) || !read_word(at->sp + words + REG_RSP * 8, &before.sp) ||
+        !read_word(at->sp + words + REG_RBP * 8, &before.fp))
+        return 0;
+    *at = before;
+    if (before.sp < copy.sp || before.sp - copy.sp >= copy.bytes) {
+        if (!may_copy)
+            return 0;
+        keep_place(&before);
+        copy_stack();
+    }
+    at->pc++; /* this is no place to which a call returns */
+    return 1;
+}
+#else
+static int leave_handler(sonde_thread_place *at, int may_copy)
+{
+    (void)at;
+    (void)may_copy;
+    return 0;
+}
+#endif
+
 /* Go from a function to its caller. Returns 0 if the way ends here. */
-static int step(sonde_thread_place *at, const sonde_machine_code *code, int is_first)
+static int step(sonde_thread_place *at, const sonde_machine_code *code, int is_first, int may_copy)
 {
     if (code->from == SONDE_FROM_CHAIN)
         return follow_chain(at, is_first);
+    if (code->from == SONDE_FROM_SIGNAL)
+        return leave_handler(at, may_copy);
     uint64_t caller = (code->from == SONDE_FROM_STACK ? at->sp : at->fp) + (uint64_t)(int64_t)code->caller;
     uint64_t frame = caller;
     if (code->from == SONDE_FROM_SAVED) {
@@ -249,7 +285,7 @@ static int walk(sonde_native_frames *native, const sonde_machine_code *found[SON
         if (code->kind == SONDE_CODE_EVAL)
             return n;
         found[n] = code;
-        if (code->kind == SONDE_CODE_UNKNOWN || !step(&at, code, n == 0))
+        if (code->kind == SONDE_CODE_UNKNOWN || !step(&at, code, n == 0, native->is_end))
             return -1;
     }
     return -1;
