@@ -188,8 +188,8 @@ def test_a_user_who_switches_the_source_on_keeps_it(grower: Grower) -> None:
     wait_for_states(grower, "on")
     grower.configure(source__heap="on")
     grower.read(100, 5)
-    steering.inspect(grower.session, 60)
-    assert [state for state, _ in grower.list_states()] == ["on"]
+    told = wait_for_states(grower, "on", "on")
+    assert told[0].startswith("for a time, ") and told[1].startswith("what Python's own")
     assert grower.session.read_config()["source.heap"] is True and not grower.is_looked_at()
 
 

@@ -98,6 +98,9 @@ class Source:
         if self._heap is not None:
             self._heap.set_every(self._every())
             self._check()
+            if self._context.why and self._context.session.values["source.heap"]:
+                self._context.why = ""  # now somebody has asked for it
+                self._context.report(_SEEN)
 
     def publish(self) -> None:
         """Write now what has changed since the last time."""
