@@ -20,11 +20,11 @@ STACKS = (
 ASKS, TASK, REST = range(3)
 
 
-def judge(turns: list[list[int]], asking_pct: int = 100) -> Verdict:
+def judge(turns: list[list[int]], asking_pct: int = 100, workers: int = 4) -> Verdict:
     """Judge 10 s of a pool; `turns` has the workers that have a task in each of its tenths."""
     samples = []
     for tenth, busy in enumerate(turns):
-        for worker in range(4):
+        for worker in range(workers):
             samples.append((10 + worker, tenth, TASK if worker in busy else REST))
         if tenth < asking_pct / 100 * len(turns):
             samples.append((1, tenth, ASKS))
@@ -56,6 +56,12 @@ def test_workers_without_a_task_while_one_has_are_a_warning_with_the_line_that_w
     assert verdict.fired and verdict.severity == "warning"
     assert verdict.evidence["workers"] == 4 and verdict.line == "/job/app.py:1 in batch"
     assert 95 < verdict.evidence["only_one_has_a_task_pct"] <= 105
+
+
+def test_one_of_two_workers_without_a_task_is_mentioned() -> None:
+    verdict = judge([[0]] * 4 + [[1]] * 4 + [[0, 1]] * 2, workers=2)
+    assert verdict.fired and verdict.severity == "info"
+    assert not judge([[0]] * 6 + [[0, 1]] * 4, workers=2).fired
 
 
 def test_workers_that_have_tasks_at_the_same_time_are_well() -> None:

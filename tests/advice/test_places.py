@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import json
 
+import pytest
+
 from sonde.advice.finding import Advice
 from sonde.advice.period import Period
 from sonde.advice.places import find_places
@@ -27,6 +29,33 @@ def see_often(recording: FakeRecording, path, every_ms: int, until_ms: int, **va
     for at_ms in range(every_ms, until_ms, every_ms):
         recording.see(path, at_ms, wall=values.pop("wall", every_ms), **values)
         values.setdefault("wall", every_ms)
+
+
+TORCH = "/opt/py/lib/python3.12/site-packages/torch"
+FETCH = ("fetch", f"{TORCH}/utils/data/_utils/fetch.py", 54, 50)
+CALL = ("Module._call_impl", f"{TORCH}/nn/modules/module.py", 1700, 1690)
+ITEM = ("Sounds.__getitem__", "/job/app.py", 30, 28)
+MASK = ("make_mask", "/job/app.py", 40, 38)
+MODEL = ("Net.forward", "/job/app.py", 50, 48)
+RELU = ("relu", f"{TORCH}/nn/functional.py", 1400, 1390)
+
+
+@pytest.mark.parametrize(
+    ("path", "words"),
+    [
+        ([MAIN, FETCH, ITEM, PARSE], "for each item"),
+        ([MAIN, CALL, MODEL, MASK], "in each forward pass"),
+        ([MAIN, CALL, MODEL, RELU], "many small operations"),  # a model's own work
+        ([MAIN, ITEM, PARSE], "keep the result"),
+    ],
+)
+def test_work_that_is_done_again_for_each_item_or_forward_pass_is_told_so(path, words) -> None:
+    recording = FakeRecording()
+    see_often(recording, path, 100, 30_000, cpu=100)
+    (place,) = find(recording)
+    assert words in place.instead
+    assert ("done for each item" in place.instead) == (FETCH in path)
+    assert ("in each forward pass" in place.instead) == (MASK in path)
 
 
 def test_a_place_says_what_people_do_about_such_work() -> None:

@@ -30,9 +30,10 @@ class CostlyCall(NamedTuple):
 CALLS = (
     CostlyCall(
         "sql_per_row", "One SQL statement after the other takes much of the time",
-        "ask for all rows in one statement (`WHERE id IN (…)`, a JOIN), write them with "
-        "executemany in one transaction, in an ORM with select_related, prefetch_related, "
-        "joinedload or bulk_create, and give the column that is searched an index",
+        "where there are many of them, ask for all rows in one statement (`WHERE id IN (…)`, a "
+        "JOIN), write them with executemany in one transaction, in an ORM with select_related, "
+        "prefetch_related, joinedload or bulk_create; where each is slow, give the column that is "
+        "searched an index (EXPLAIN says which tables are read whole)",
         # Not the making of objects from the rows of one statement.
         ("/sqlalchemy/engine/base.py", "/sqlalchemy/orm/strategies.py:_emit_lazyload",
          "/sqlalchemy/orm/strategies.py:_load_for_state", "/sqlalchemy/orm/session.py:get",

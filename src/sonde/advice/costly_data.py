@@ -187,7 +187,8 @@ WAYS = (
     CostlyCall(
         "stack_inspection",
         "Looking at its own stack (inspect, traceback) takes much of its time",
-        "use sys._getframe(1) for the caller, or turn this off outside of debugging",
+        "format no traceback for errors that are usual, use sys._getframe(1) for the caller, or "
+        "turn this off outside of debugging",
         ("/inspect.py:stack", "/inspect.py:getouterframes", "/inspect.py:getframeinfo",
          "/traceback.py:extract", "/traceback.py:_extract_from_extended_frame_gen"), share_pct=15,
     ),

@@ -95,6 +95,15 @@ _FULL_QUEUE = (
 _FULL = ("room in a queue", "the items of a queue to be done")
 _LINES = ("a lock", "a semaphore", "a condition")
 _MOST_AWAITS = 4
+_FETCH, _FORWARD = "/torch/utils/data/_utils/fetch.py", "/torch/nn/modules/module.py"
+_EACH_ITEM = (
+    "this is done for each item, and anew in each epoch: what is the same for all items or each "
+    "time (statistics, files, tokens, what is decoded), do once, in __init__ or in advance"
+)
+_EACH_PASS = (
+    "this is done in each forward pass: what does not depend on the input (masks, positions, "
+    "tables), make once (register_buffer); the rest, with operations on whole tensors"
+)
 
 
 def find_places(recording: HeldRecording, period: Period) -> list[HotPlace]:
@@ -113,11 +122,12 @@ def find_places(recording: HeldRecording, period: Period) -> list[HotPlace]:
     places = list_places(tree, loops_ns=loops_ns, awaited=awaited)
     depths = _find_depths(tree, places)
     facts = _read_facts(recording, window, places)
-    described = [
+    told = [
         _describe(place, facts[at], depths.get(at, 0), window) if at in facts else place
         for at, place in enumerate(places)
     ]
-    return mark_device(recording, window, described)
+    told = mark_device(recording, window, told)
+    return [_tell_repeated(place, tree) if place.state == "working" else place for place in told]
 
 
 # ---- threads -------------------------------------------------------------------------------------
@@ -182,6 +192,22 @@ def _describe(place: HotPlace, row: Any, depth: int, window: Window) -> HotPlace
     elif row["threads"] > 1:
         facts.append(f"in {row['threads']} threads")
     return replace(place, facts=", ".join(facts), instead=instead)
+
+
+def _tell_repeated(place: HotPlace, tree: CodeTree) -> HotPlace:
+    """Add what people do about work that is done for each item of a dataset, or in each forward
+    pass of a model by something else than operators."""
+    stacks = [
+        frames for frames in tree.frames.values()
+        if any(one.file == place.file and one.func.rpartition("<locals>.")[2] == place.func
+               for one in frames)
+    ]  # fmt: skip
+    for ending, words in ((_FETCH, _EACH_ITEM), (_FORWARD, _EACH_PASS)):
+        within = sum(any(one.file.endswith(ending) for one in frames) for frames in stacks)
+        is_model = ending == _FORWARD and "torch" in place.call + place.facts
+        if 2 * within > len(stacks) and not is_model:
+            return replace(place, instead=f"{words}; {place.instead}" if place.instead else words)
+    return place
 
 
 # ---- tasks ---------------------------------------------------------------------------------------

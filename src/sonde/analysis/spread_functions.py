@@ -11,8 +11,8 @@ from sonde.analysis.code_tree import CodeNode, CodeTree
 
 _LEAST = 0.15  # of all time, from which a function is told
 _WHOLE = 0.7  # of a function's time, from which the one that it calls is told in its place
-_LINE = 0.3  # of a function's time that a single line may explain
-_FEWEST = 3  # lines
+_LINE = 0.3  # of a function's time that a single line may explain, if it is much of all time
+_FEWEST = 2  # lines
 _INNER = 0.5  # and that functions in it may, which are told
 _Function = tuple[str, str]  # name and file
 Chain = tuple[CodeNode, ...]  # functions of the user's own, each called by the one before
@@ -56,7 +56,7 @@ def find_spread_functions(
         deeper = max(one.inner.values(), default=0)
         if (
             one.working_ns >= least and not one.is_outermost and one.count_lines() >= _FEWEST
-            and known < _LINE * one.working_ns and inner < _INNER * one.working_ns
+            and known < max(_LINE * one.working_ns, least) and inner < _INNER * one.working_ns
             and deeper < _WHOLE * one.working_ns
         ):  # fmt: skip
             found[key] = one

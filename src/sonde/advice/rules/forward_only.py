@@ -16,17 +16,23 @@ from sonde.advice.verdict import Limit, Limits, Rows, Verdict
 
 MOST = "warning"
 NEEDS = ("python.torch_trace.stage", "python.torch_step.training", "python.stack_sample.wall_ns")
-OTHERWISE = "the job does not train, or each forward pass has its backward pass"
+OTHERWISE = "the job does not train, or no step has far more forward passes than others"
 LIMITS = {
     "share_pct": Limit(15, "of the time of training in such forward passes: worth mentioning"),
     "warning_pct": Limit(30, "the same: worth a warning"),
     "calls": Limit(10, "fewest such passes"),
+    "times": Limit(3, "times as many forward passes as in the usual step, at least"),
+    "backward": Limit(
+        0.5, "of as many times the usual backward pass that they would take, at most"
+    ),
 }
-# Of a module whose passes usually come in pairs: of others the backward pass may not be seen. The
+# Which module a backward pass belongs to is not always seen, but how long all of it takes: where a
+# step has many more forward passes than usual, and no longer backward pass, they have none. The
 # line is the one that calls the model.
 SQL = f"""
 WITH step AS (
-  SELECT {{piece}} AS piece, host, pid, rank, step, t_ns, dur_ns FROM python.torch_step
+  SELECT {{piece}} AS piece, host, pid, rank, step, t_ns, dur_ns, backward_ns
+  FROM python.torch_step
   WHERE {{inside}} AND training AND NOT unrecorded AND lost = 0 AND ended_by <> 'end'),
 pass AS (
   SELECT host, pid, step, module, COUNT(*) FILTER (stage = 'forward') AS forwards,
@@ -34,14 +40,17 @@ pass AS (
          1e9 * SUM(duration) FILTER (stage = 'forward') AS forward_ns
   FROM python.torch_trace WHERE depth = 0 AND stage IN ('forward', 'backward')
     AND (host, pid) IN (SELECT (host, pid) FROM step) GROUP BY ALL),
-pair AS (
-  SELECT host, pid, module FROM pass GROUP BY ALL
-  HAVING COUNT(*) FILTER (backwards > 0) * 5 >= COUNT(*)
-     AND COUNT(*) FILTER (backwards >= forwards) * 5 >= COUNT(*) FILTER (backwards > 0)),
+usual AS (
+  SELECT host, pid, module, MEDIAN(forwards) AS forwards, MEDIAN(backward_ns) AS backward_ns
+  FROM pass JOIN step USING (host, pid, step) WHERE forwards > 0 GROUP BY ALL),
 alone AS (
-  SELECT host, pid, step, SUM(forwards - backwards) AS passes,
-         SUM(forward_ns * (forwards - backwards) / forwards) AS alone_ns
-  FROM pass SEMI JOIN pair USING (host, pid, module) WHERE forwards > backwards GROUP BY ALL),
+  SELECT host, pid, step, SUM(pass.forwards - usual.forwards) AS passes,
+         SUM(forward_ns * (pass.forwards - usual.forwards) / pass.forwards) AS alone_ns
+  FROM pass JOIN step USING (host, pid, step) JOIN usual USING (host, pid, module)
+  WHERE pass.forwards >= {{times}} * usual.forwards AND pass.backwards < pass.forwards
+    AND step.backward_ns
+      <= {{backward}} * usual.backward_ns * pass.forwards / usual.forwards
+  GROUP BY ALL),
 share AS (
   SELECT host, pid, SUM(passes)::BIGINT AS passes, COUNT(*) AS steps,
          100 * SUM(alone_ns) / SUM(dur_ns) AS share_pct

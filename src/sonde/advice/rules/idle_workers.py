@@ -25,6 +25,7 @@ LIMITS = {
     "alone_pct": Limit(50, "of the time in which exactly one worker has a task"),
     "together": Limit(0.5, "share of the workers that have a task at a time, at most, on average"),
     "workers": Limit(3, "fewest workers of the pool"),
+    "alone_of_two_pct": Limit(70, "as alone_pct, of a pool of two: that is only mentioned"),
 }
 _POOL = "(file LIKE '%/multiprocessing/pool.py' OR file LIKE '%/concurrent/futures/process.py')"
 _PIPES = "regexp_matches(file, '/multiprocessing/(queues|connection|reduction|synchronize)\\.py$')"
@@ -84,17 +85,17 @@ FROM crew LEFT JOIN used USING (piece, host) LEFT JOIN asker USING (piece, host)
 
 def judge(rows: Rows, limits: Limits) -> Iterator[Verdict]:
     for row in rows:
-        fired = (
-            row.workers >= limits.workers
-            and row.asking_pct >= limits.asking_pct
-            and row.alone_pct >= limits.alone_pct
-            and row.busy <= limits.together * row.workers
+        is_pair = row.workers == 2
+        is_alone = row.workers >= limits.workers and (
+            row.alone_pct >= limits.alone_pct and row.busy <= limits.together * row.workers
         )
+        is_alone = is_alone or (is_pair and row.alone_pct >= limits.alone_of_two_pct)
+        fired = is_alone and row.asking_pct >= limits.asking_pct
         evidence = {
             "workers": row.workers, "with_a_task_at_a_time": row.busy,
             "only_one_has_a_task_pct": row.alone_pct, "waiting_for_results_pct": row.asking_pct,
         }  # fmt: skip
         yield Verdict(
-            row.piece, fired, evidence, severity="warning", readings=row.readings,
-            line=show_place(row.file, row.lineno, row.func),
+            row.piece, fired, evidence, severity="info" if is_pair else "warning",
+            readings=row.readings, line=show_place(row.file, row.lineno, row.func),
         )  # fmt: skip
