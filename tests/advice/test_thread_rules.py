@@ -241,7 +241,7 @@ def test_collections_that_the_program_asks_for_are_told_apart(asked_pct: float, 
     [
         ({"full_s": 2.8}, "critical"),  # asked for
         ({"full_s": 2.8, "asked_pct": 0.0}, "info"),  # as it costs whoever builds many objects
-        ({"asked_pct": 0.0}, "critical"),
+        ({"full_s": 7.0, "asked_pct": 0.0}, "critical"),
     ],
 )
 def test_collections_that_building_objects_takes_are_only_mentioned(

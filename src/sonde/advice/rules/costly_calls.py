@@ -22,6 +22,7 @@ MOST = "warning"
 UNLESS = ("deadlock", "hang")
 CALLS = (*WAYS, *LIBRARIES)
 BRIEF = -1  # the threads that live for a small part of a piece, as one
+BESIDE = ("debug_mode",)  # what takes the time then may be that
 NEEDS = ("python.stack_sample.call", "python.frame.func")
 LIMITS = {
     "factor": Limit(1, "times the share of a thread's time from which each kind of call counts"),
