@@ -181,7 +181,7 @@ def test_backward_belongs_to_the_module_that_ran_forward(run) -> None:
 def test_nearly_all_of_backward_has_an_owner(run) -> None:
     # What is outside of modules, the loss, has none.
     record(run, "train(nn.Sequential(*[nn.Linear(512, 512) for _ in range(16)]), 10, 512)")
-    (row,) = query("SELECT median(owned_pct) owned FROM python.torch_step WHERE step > 1")
+    (row,) = query("SELECT median(owned_pct) AS owned FROM python.torch_step WHERE step > 1")
     assert row["owned"] >= 95
 
 

@@ -229,7 +229,7 @@ def test_a_loss_made_anew_in_every_step_does_not_fill_the_memory(run) -> None:
         "for _ in range(1100): nn.MSELoss()(model(torch.ones(1, 8)), torch.ones(1, 1))",
     )
     rows = query(
-        "SELECT count(DISTINCT module) names, count(*) calls FROM python.torch_trace"
+        "SELECT count(DISTINCT module) AS names, count(*) AS calls FROM python.torch_trace"
         " WHERE module LIKE 'MSELoss%'"
     )
     assert rows == [{"names": 1001, "calls": 1100}]
