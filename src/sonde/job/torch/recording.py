@@ -15,6 +15,7 @@ from sonde.job.torch.loop_hooks import Loaders, Optimizers
 from sonde.job.torch.memory import MemoryWriter
 from sonde.job.torch.module_calls import ModuleCalls
 from sonde.job.torch.module_names import Naming
+from sonde.job.torch.old_compiler import leave_out_ours
 from sonde.job.torch.seams import (
     ReplacedAttribute,
     find_device,
@@ -108,6 +109,7 @@ class TorchRecording:
             )
             self._add_detail(f"backward is timed by gradients, which is coarse: {error}")
         self.configure()
+        leave_out_ours(self._torch)
         self._tracer.start()
         self._step_end.begin()
         steps.subscribe(self._step_end)
