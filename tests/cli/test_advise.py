@@ -147,12 +147,6 @@ def test_wrong_words_are_one_line_and_exit_code_2(sonde_cli, words, said: str) -
     assert said in line
 
 
-def test_no_target_is_said_so(sonde_cli) -> None:
-    done = sonde_cli("advise")
-    assert done.returncode == 2
-    assert "give a TARGET" in done.stderr
-
-
 def test_the_list_shows_every_rule_with_its_limits(sonde_cli) -> None:
     done = sonde_cli("advise", "--list")
     assert done.returncode == 0

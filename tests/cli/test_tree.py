@@ -40,6 +40,18 @@ def test_all_commands_call_a_file_by_the_same_name(
         assert "program.py:" in text and f"{tmp_path.name}/program.py:" not in text, text
 
 
+def test_without_a_target_it_is_about_what_was_begun_last(run, root, capsys) -> None:
+    assert main(["tree"]) == 3
+    assert "nothing is recorded yet" in capsys.readouterr().err
+    run(PROGRAM.replace("def parse", "def parse_first").replace(" parse(", " parse_first("),
+        SONDE="1", SONDE_COLLECTOR="off")  # fmt: skip
+    run(PROGRAM, SONDE="1", SONDE_COLLECTOR="off")
+    for command in ("tree", "advise"):
+        assert main([command]) == 0
+        text = capsys.readouterr().out
+        assert "parse" in text and "parse_first" not in text, text
+
+
 def test_it_names_the_functions_the_library_call_and_the_wait(run, root, capsys) -> None:
     run(PROGRAM, SONDE="1", SONDE_COLLECTOR="off")
     assert main(["tree", "all"]) == 0

@@ -11,7 +11,7 @@ from contextlib import contextmanager
 from sonde.cli._terminal import send
 from sonde.words import clean
 
-_WIDTH = 30
+_WIDTH, _SHORTEST = 30, 5  # columns of a bar
 
 
 @contextmanager
@@ -50,13 +50,9 @@ class Bar:
             return
         if passed_s is None:
             passed_s = time.monotonic() - self._begin_s
-        line = f"{self._title}  {passed_s:.0f} s"
-        if self._total_s:
-            done = min(passed_s / self._total_s, 1.0)
-            filled = "█" * round(done * _WIDTH)
-            line = f"{self._title}  {filled:░<{_WIDTH}}  {passed_s:.0f}/{self._total_s:g} s"
         columns = shutil.get_terminal_size().columns
-        send(sys.stderr, f"\r{clean(line)[: columns - 1]}\x1b[K")
+        line = clean(draw_bar(self._title, passed_s, self._total_s, columns - 1))
+        send(sys.stderr, f"\r{line[: columns - 1]}\x1b[K")
         sys.stderr.flush()
 
     def set_title(self, title: str, passed_s: float | None = None) -> None:
@@ -68,3 +64,15 @@ class Bar:
         """Write one line that stays."""
         if self._is_shown:
             send(sys.stderr, f"\r{clean(line)}\x1b[K\n")
+
+
+def draw_bar(title: str, passed_s: float, total_s: float | None, columns: int) -> str:
+    """Return the line; the bar is as long as there is room beside the words, or left out."""
+    if not total_s:
+        return f"{title}  {passed_s:.0f} s"
+    end = f"{passed_s:.0f}/{total_s:g} s"
+    room = min(_WIDTH, columns - len(title) - len(end) - 4)
+    if room < _SHORTEST:
+        return f"{title}  {end}"
+    filled = "█" * round(min(passed_s / total_s, 1.0) * room)
+    return f"{title}  {filled:░<{room}}  {end}"

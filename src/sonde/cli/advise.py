@@ -20,6 +20,7 @@ from sonde.cli._closer_look import CloserLook, look_closer
 from sonde.cli._missing import tell_missing
 from sonde.cli._terminal import fill
 from sonde.errors import ConfigError
+from sonde.session.target import find_newest
 from sonde.store.recording import find_targets
 from sonde.words import clean, show_duration
 
@@ -42,7 +43,7 @@ docs/advice.md says how to read a finding and how to add a rule.
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
-    _options.add_target(parser, "the recording to judge", optional=True)
+    _options.add_target(parser, "the recording to judge (default: the newest)", optional=True)
     _options.add_window(parser, without="after warm-up")
     _options.add_span(parser, "--piece", what="each piece of this length has a vote",
                       default=f"{PIECE_S:g}s")  # fmt: skip
@@ -71,7 +72,7 @@ def run(args: argparse.Namespace) -> int:
         _table.write_text(args.output, lambda file: _write_lines(lines, file))
         return 0
     if args.target is None:
-        raise ConfigError("give a TARGET: `sonde advise TARGET`; `sonde ps` lists them")
+        args.target = find_newest(environ.find_root())
     look = look_closer(args.target, args.look) if args.look else None
     with _progress.say(f"judging {args.target}"):
         advice = advise(args.target, since=args.since, until=args.until, piece_s=args.piece,

@@ -8,6 +8,7 @@ import textwrap
 from collections.abc import Iterator, Sequence
 from typing import IO
 
+from sonde import environ
 from sonde.analysis import awaits
 from sonde.analysis.code_tree import SORTS, CodeNode, CodeTree, read_tree
 from sonde.analysis.profile import Profile, Selection
@@ -17,6 +18,7 @@ from sonde.cli import _options, _table
 from sonde.cli._await_text import draw_awaits
 from sonde.cli._missing import tell_missing
 from sonde.cli._tree_text import TIMES, draw_nodes, find_source
+from sonde.session.target import find_newest
 from sonde.store.recording import open_recording
 from sonde.words import clean, count_things, find_pct, show_duration
 
@@ -39,7 +41,7 @@ _FIELDS = {
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
-    _options.add_target(parser, "the recording to look at")
+    _options.add_target(parser, "the recording to look at (default: the newest)", optional=True)
     _options.add_window(parser)
     parser.add_argument("--sort", choices=SORTS, default="total",
                         help="the time that counts (default: %(default)s)")  # fmt: skip
@@ -62,7 +64,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def run(args: argparse.Namespace) -> int:
-    recording = open_recording(args.target)
+    recording = open_recording(args.target or find_newest(environ.find_root()))
     tell_missing(recording.sessions)
     wanted = f"python.stack_sample python.thread {awaits.TABLES}"
     with recording.freeze(wanted) as still:

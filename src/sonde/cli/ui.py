@@ -9,10 +9,8 @@ import webbrowser
 
 from sonde import environ
 from sonde.cli import _options
-from sonde.errors import NoSession
-from sonde.session import list_sessions
 from sonde.session.files import Replacement, remove_quietly
-from sonde.session.target import find_sessions
+from sonde.session.target import find_newest, find_sessions
 from sonde.web.server import ADDRESS, PageServer
 
 GROUP = "watch"
@@ -40,7 +38,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def run(args: argparse.Namespace) -> int:
-    target = args.target or _find_newest()
+    target = args.target or find_newest(environ.find_root())
     find_sessions(target, environ.find_root())  # a wrong target is an error here, not on the page
     server = PageServer(target, args.port, may_steer=args.allow_steer)
     try:
@@ -55,14 +53,6 @@ def run(args: argparse.Namespace) -> int:
         server.close()
         remove_quietly(_name_redirect(server))
     return 0
-
-
-def _find_newest() -> str:
-    sessions = sorted(list_sessions(environ.find_root()), key=lambda one: one.start_wall_ns)
-    if not sessions:
-        raise NoSession("nothing is recorded yet; `sonde run SCRIPT` records a program")
-    alive = [session for session in sessions if session.is_alive()]
-    return (alive or sessions)[-1].id
 
 
 def _name_redirect(server: PageServer) -> str:

@@ -57,6 +57,16 @@ def add_known_children(sessions: list[S], known: Iterable[S]) -> list[S]:
     return list(found.values())
 
 
+def find_newest(root: str) -> str:
+    """Return the target that means what was begun last, of what runs if anything does: the job of a
+    process, with all that belong to it."""
+    sessions = sorted(list_sessions(root), key=lambda one: one.start_wall_ns)
+    if not sessions:
+        raise NoSession("nothing is recorded yet; `sonde run SCRIPT` records a program")
+    newest = ([session for session in sessions if session.is_alive()] or sessions)[-1]
+    return newest.meta.job or newest.id
+
+
 def add_ranks(sessions: list[Session]) -> list[Session]:
     """Return sessions, and the other ranks of the job if one of them waits for these in a
     collective: only they tell who has not come."""
