@@ -149,4 +149,4 @@ def test_processes_that_have_ended_do_not_count_while_others_run() -> None:
     late = Process(4, ((WAITS, APP), False, 9))
     late.is_live = False
     assert "3 processes" in describe_team([late, *WORKERS], 10.0)[0]
-    assert "1 process " in describe_team([late], 10.0)[0]
+    assert describe_team([late], 10.0)[0] == "shop-9  1 process  all have ended"

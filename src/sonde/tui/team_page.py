@@ -43,8 +43,8 @@ def make_team_page(choice: Choice, processes: Sequence[TopProcess]) -> Page:
 
 
 def describe_team(processes: Sequence[TopProcess], window_s: float | None) -> list[str]:
-    """Return what all live processes use together, and a line for each that differs from the
-    others, the most first."""
+    """Return what all live processes use together, if any is live, and a line for each that differs
+    from the others, the most first."""
     live = choose_live(processes)
     used = [use for use in (one.read_usage() for one in live) if use is not None]
     cpu = f"{sum(u['user_pct'] + u['system_pct'] for u in used):.0f}%" if used else MISSING
@@ -52,7 +52,9 @@ def describe_team(processes: Sequence[TopProcess], window_s: float | None) -> li
     threads = sum(one.count_threads() for one in live)
     name = live[0].session.meta.job or live[0].command
     count = count_things(len(live), "process")
-    lines = [f"{name}  {count}  CPU {cpu}  RSS {rss}  threads {threads}"]
+    # The last readings of processes that have ended are of different times: no sum of them is true.
+    uses = f"CPU {cpu}  RSS {rss}  threads {threads}" if live[0].is_live else "all have ended"
+    lines = [f"{name}  {count}  {uses}"]
     members = [one for one in find_members(live, window_s) if one.unit is not None]
     for member in sorted(members, key=lambda one: -one.more_pct)[:_MOST_NAMED]:
         session, unit = member.process.session, member.unit
