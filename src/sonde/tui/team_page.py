@@ -46,14 +46,10 @@ def describe_team(processes: Sequence[TopProcess], window_s: float | None) -> li
     """Return what all live processes use together, if any is live, and a line for each that differs
     from the others, the most first."""
     live = choose_live(processes)
-    used = [use for use in (one.read_usage() for one in live) if use is not None]
-    cpu = f"{sum(u['user_pct'] + u['system_pct'] for u in used):.0f}%" if used else MISSING
-    rss = show_bytes_short(sum(u["rss_bytes"] for u in used)) if used else MISSING
-    threads = sum(one.count_threads() for one in live)
     name = live[0].session.meta.job or live[0].command
     count = count_things(len(live), "process")
     # The last readings of processes that have ended are of different times: no sum of them is true.
-    uses = f"CPU {cpu}  RSS {rss}  threads {threads}" if live[0].is_live else "all have ended"
+    uses = _sum_usage(live) if live[0].is_live else "all have ended"
     lines = [f"{name}  {count}  {uses}"]
     members = [one for one in find_members(live, window_s) if one.unit is not None]
     for member in sorted(members, key=lambda one: -one.more_pct)[:_MOST_NAMED]:
@@ -62,6 +58,13 @@ def describe_team(processes: Sequence[TopProcess], window_s: float | None) -> li
         place = "" if unit is None else f"{unit.func} ({unit.show_place(member.process.folder)})"
         lines.append(f"{who} differs: {member.more_pct:+.0f} % of the time in {place}")
     return lines
+
+
+def _sum_usage(live: Sequence[TopProcess]) -> str:
+    used = [use for use in (one.read_usage() for one in live) if use is not None]
+    cpu = f"{sum(u['user_pct'] + u['system_pct'] for u in used):.0f}%" if used else MISSING
+    rss = show_bytes_short(sum(u["rss_bytes"] for u in used)) if used else MISSING
+    return f"CPU {cpu}  RSS {rss}  threads {sum(one.count_threads() for one in live)}"
 
 
 def describe_team_losses(processes: Sequence[TopProcess]) -> list[str]:
