@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import copy
 import csv
 import fcntl
 import io
@@ -23,12 +24,14 @@ import pytest
 
 import sonde
 from conftest import TIMEOUT_S
+from sonde.cli.top import _draw
 from sonde.session import Session, list_sessions
 from sonde.tui.grid import cut
 from sonde.tui.page import Choice, list_own_shares, make_page, measure
 from sonde.tui.process import TopProcess, open_processes
 from sonde.tui.screen import Top
 from support.watched_process import BUSY, SHARES
+from tui.test_team import WORKERS
 
 
 @pytest.fixture
@@ -348,3 +351,13 @@ def test_a_process_that_is_not_recorded_is_looked_at_and_left_as_it_was(
     shown = sonde_cli("top", str(child.pid), "--once", "--window", "1s").stdout
     assert "spin" in shown and "program0.py:" in shown and "attached.py" not in shown, shown
     assert child.poll() is None and not list(list_sessions(str(root)))
+
+
+def test_a_table_since_the_start_of_a_long_program_says_what_it_is_about() -> None:
+    day = copy.copy(WORKERS[0])
+    day.age_s, day.find_cpu_pct = 86400.0, lambda _window_s: 3.0  # type: ignore[attr-defined]
+    file = io.StringIO()
+    _draw([day], Choice("functions", "wall", None, idle=True), file)  # type: ignore[list-item]
+    head, _, table = file.getvalue().partition("\n\nsince start\n")
+    assert head.startswith("pid 1, last 5 min: ")
+    assert table.startswith("self %")

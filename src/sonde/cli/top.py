@@ -182,6 +182,8 @@ def _draw(processes: list[TopProcess], choice: Choice, file: IO[str]) -> None:
         _draw_members(members, choice, span, file)
         head = f"the sum of {len(processes)} processes, {show_window(choice.window_s)}"
     file.write(fill(head, file) + "\n")
+    if len(members) == 1 and span != show_window(choice.window_s):
+        file.write(f"\n{show_window(choice.window_s)}\n")
     found, whole = sum_shares(processes, choice)
     found.sort(key=lambda share: (-share.self_ns, -share.total_ns, share.unit))
     rows = [
