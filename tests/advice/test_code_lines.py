@@ -24,13 +24,14 @@ class Samples:
         self.connection.execute(
             "CREATE SCHEMA python;"
             "CREATE TABLE python.frame(stack INT, depth INT, func TEXT, file TEXT, lineno INT);"
+            "CREATE TABLE python.torch_worker(host TEXT, pid INT, process INT);"
             "CREATE TABLE python.stack_sample(ts TIMESTAMPTZ, pid INT, thread INT, rank INT, "
-            "stack INT, idle BOOL, wall_ns BIGINT);"
+            "stack INT, idle BOOL, wall_ns BIGINT, host TEXT DEFAULT 'a');"
             "INSERT INTO python.frame VALUES (1, 0, 'main', '/job/train.py', 90), "
             "(2, 0, 'train', '/job/train.py', 20);"
             "INSERT INTO python.stack_sample VALUES "
-            "(make_timestamptz(1000000), 7, 7, NULL, 1, TRUE, 9000000000),"
-            f"(make_timestamptz(1000000), 8, 8, {'NULL' if rank is None else rank}, 2, TRUE, 5000000000)"
+            "(make_timestamptz(1000000), 7, 7, NULL, 1, TRUE, 9000000000, 'a'),"
+            f"(make_timestamptz(1000000), 8, 8, {'NULL' if rank is None else rank}, 2, TRUE, 5000000000, 'a')"
         )
 
     def query(self, sql: str) -> pa.Table:
@@ -47,3 +48,11 @@ def test_a_launcher_that_waits_for_its_ranks_is_not_named(rank: int | None, line
     (found,) = find_lines(samples, PERIOD, [("waiting", [0])])  # type: ignore[arg-type]
     samples.connection.close()
     assert line in found
+
+
+def test_a_worker_that_loads_data_is_not_named_for_the_loop() -> None:
+    samples = Samples(None)
+    samples.connection.execute("INSERT INTO python.torch_worker VALUES ('a', 8, 7)")
+    (found,) = find_lines(samples, PERIOD, [("waiting", [0])])  # type: ignore[arg-type]
+    samples.connection.close()
+    assert "20 in train" in found

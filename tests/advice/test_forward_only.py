@@ -20,7 +20,11 @@ STEP_NS = 100_000_000
 
 
 def judge(
-    passes: int = 20, every: int = 10, backwards: int = 1, backward_s: float = 0.01
+    passes: int = 20,
+    every: int = 10,
+    backwards: int = 1,
+    backward_s: float = 0.01,
+    device_s: float = 0.0,
 ) -> list[Verdict]:
     """Judge 100 steps of 0.1 s, of which some have more passes, each of 5 ms."""
     with duckdb.connect() as connection:
@@ -32,7 +36,9 @@ def judge(
             "CREATE TABLE python.torch_step(host TEXT, pid INT, rank INT, step INT, t_ns BIGINT,"
             " dur_ns BIGINT, backward_ns BIGINT, training BOOL, unrecorded BOOL, lost INT, ended_by TEXT);"
             "CREATE TABLE python.torch_trace(host TEXT, pid INT, step INT, module TEXT, stage TEXT,"
-            " duration DOUBLE, depth INT)"
+            " duration DOUBLE, depth INT);"
+            "CREATE TABLE python.cuda_call(host TEXT, pid INT, step INT, thread INT, kind TEXT,"
+            " direction TEXT, dur_ns BIGINT)"
         )
         for stack, frames in STACKS.items():
             for depth, (func, file) in enumerate(reversed(frames)):
@@ -51,6 +57,11 @@ def judge(
                 "INSERT INTO python.stack_sample VALUES ('a', 7, 7, ?, ?, ?)",
                 [2 * step * STEP_NS + 1, 2 if is_long else 1, dur_ns],
             )
+            if is_long:
+                connection.execute(
+                    "INSERT INTO python.cuda_call VALUES ('a', 7, ?, 7, 'synchronize', NULL, ?)",
+                    [step, round(device_s * 1e9)],
+                )
             spans = [("forward", count, 0.005), ("backward", backwards, 0.01)]
             for stage, times, seconds in spans:
                 for _ in range(times):
@@ -90,3 +101,9 @@ def test_other_passes_are_not(change: dict[str, float]) -> None:
 
 def test_it_need_not_be_seen_which_module_a_backward_pass_belongs_to() -> None:
     assert len(judge(36, backwards=0)) == 1
+
+
+def test_a_gpu_that_runs_them_later_is_counted() -> None:
+    assert judge(20) == []
+    (found,) = judge(20, device_s=0.1)
+    assert found.evidence["of_the_time_pct"] == pytest.approx(10 * (0.095 + 0.1) / 11 * 100)

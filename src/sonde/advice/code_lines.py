@@ -42,6 +42,8 @@ def find_lines(
         return ["" for _ in wanted]
     # Whoever starts the ranks of a job waits for them all the time, and is none of them.
     who = "rank IS NOT NULL" if any(one.rank is not None for one in recording.sessions) else "TRUE"
+    # Nor is a worker that loads data: where that is the cause, the rule knows its line.
+    who += " AND (host, pid) NOT IN (SELECT (host, process) FROM python.torch_worker)"
     sql = _SQL.format(**period.words, own=OWN, pieces=", ".join(map(str, every)), who=who)
     rows = recording.query(sql).to_pylist()
     found = []

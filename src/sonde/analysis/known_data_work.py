@@ -144,6 +144,12 @@ DATA_WORK: tuple[tuple[str, tuple[str, ...], str] | tuple[str, tuple[str, ...], 
                                    "torch._C.TensorBase.__setitem__", "torch._C.TensorBase.unbind"),
      "each element is an operation of its own: work on the whole tensor (masks, gather, scatter, "
      "index_add, bincount, torch.where, triu), or take it over once (tolist, numpy)"),
+    ("random numbers", tuple(f"torch._C._VariableFunctionsClass.{name}" for name in (
+        "rand", "randn", "randint", "randperm", "normal", "bernoulli", "multinomial", "rand_like",
+        "randn_like"))
+     + ("torch._C.TensorBase.normal_", "torch._C.TensorBase.uniform_"),
+     "draw them where they are used (device=…), not on the host for a GPU; many at once; and once "
+     "if they may be the same each time"),
     ("attention", ("torch._C._nn.scaled_dot_product_attention",
                    "torch.scaled_dot_product_attention"),
      "if the host works on it while the GPU waits, a library makes a plan for each new length: pad "

@@ -27,8 +27,8 @@ LIMITS = {
     ),
 }
 # Which module a backward pass belongs to is not always seen, but how long all of it takes: where a
-# step has many more forward passes than usual, and no longer backward pass, they have none. The
-# line is the one that calls the model.
+# step has many more forward passes than usual, and no longer backward pass, they have none. A GPU
+# may run them later, when the host asks for a result. The line is the one that calls the model.
 SQL = f"""
 WITH step AS (
   SELECT {{piece}} AS piece, host, pid, rank, step, t_ns, dur_ns, backward_ns
@@ -43,10 +43,16 @@ pass AS (
 usual AS (
   SELECT host, pid, module, MEDIAN(forwards) AS forwards, MEDIAN(backward_ns) AS backward_ns
   FROM pass JOIN step USING (host, pid, step) WHERE forwards > 0 GROUP BY ALL),
+device AS (
+  SELECT host, pid, step, SUM(dur_ns) AS device_ns FROM python.cuda_call
+  WHERE {{inside}} AND thread = pid AND (kind = 'synchronize' OR direction = 'device to host')
+  GROUP BY ALL),
 alone AS (
   SELECT host, pid, step, SUM(pass.forwards - usual.forwards) AS passes,
-         SUM(forward_ns * (pass.forwards - usual.forwards) / pass.forwards) AS alone_ns
+         SUM(forward_ns * (pass.forwards - usual.forwards) / pass.forwards)
+           + COALESCE(ANY_VALUE(device_ns), 0) AS alone_ns
   FROM pass JOIN step USING (host, pid, step) JOIN usual USING (host, pid, module)
+  LEFT JOIN device USING (host, pid, step)
   WHERE pass.forwards >= {{times}} * usual.forwards AND pass.backwards < pass.forwards
     AND step.backward_ns
       <= {{backward}} * usual.backward_ns * pass.forwards / usual.forwards
