@@ -48,7 +48,8 @@ def make_archived(table: CombinedTable, condition: str | None, *, verified: bool
         return make_empty(table)
     if table.has_copies:
         own = ", ".join(f'"{field.name}"' for field in table.tables[0].schema.fields)
-        rows = f"SELECT DISTINCT ON (host, {own}) * FROM ({rows})"
+        # In an order: sums of fractions would differ in their last digit from time to time.
+        rows = f"SELECT DISTINCT ON (host, {own}) * FROM ({rows}) ORDER BY host, {own}"
     where = "" if condition is None else f" WHERE {condition}"
     return f"CREATE TABLE {name_table(table.name)} AS SELECT * FROM ({rows}){where}"
 

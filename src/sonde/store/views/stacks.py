@@ -111,7 +111,7 @@ walk(stack, depth, place, up) AS (
   SELECT walk.stack, depth + 1, node.stack, node.parent FROM walk JOIN node ON node.stack = walk.up)
 SELECT walk.stack, depth, func, file, lineno, first_line
 FROM walk LEFT JOIN node ON node.stack = place
-WHERE EXISTS (FROM python.stack)
+WHERE EXISTS (FROM python.stack) ORDER BY walk.stack, depth
 """
 
 
