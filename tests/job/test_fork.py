@@ -96,6 +96,30 @@ print(before == after, len(before) == len(after))
     assert done.stdout.split()[0] == str(sys.version_info < (3, 12))
 
 
+@pytest.mark.skipif(sys.version_info < (3, 12), reason="this Python does not warn of forks")
+def test_nobody_is_warned_of_forks_beside_hooks_of_others(run_anew) -> None:
+    code = """
+import os, time, warnings, sonde
+def look():
+    return sum(1 for _ in os.listdir("/proc/self/task"))
+os.register_at_fork(before=look, after_in_parent=look)
+import logging
+assert sonde.start(collector="off")
+with warnings.catch_warnings(record=True) as seen:
+    warnings.simplefilter("always")
+    for _ in range(50):
+        pid = os.fork()
+        if pid == 0: os._exit(0)
+        os.waitpid(pid, 0)
+        time.sleep(0.002)
+print(len(seen), look())
+sonde.stop()
+"""
+    warned, threads = map(int, run_anew(code).stdout.split())
+    assert warned == 0
+    assert threads > 1  # ours came back
+
+
 def test_a_short_child_has_no_session_whatever_it_does(run) -> None:
     code = """
 import gc, multiprocessing

@@ -75,7 +75,9 @@ class TorchModule:
     t_ns: i64 = column("when", "ns")
     module: text = column("qualified name of the module")
     type: text = column("class of the module")
-    parameters: u64 = column("number of values of its parameters, including inner modules; frozen ones count, too")
+    parameters: u64 = column(
+        "number of values of its parameters, including inner modules; frozen ones count, too"
+    )
     own_parameters: u64 = column("the same, excluding inner modules")
     dtype: text | None = column("type of its parameters")
     device: text | None = column("device that its parameters are on")

@@ -29,8 +29,7 @@ import sonde
 assert sonde.start(stack_native="on", stack_every="2ms")
 numbers = numpy.random.default_rng(1).random(200_000)
 def sort_numbers():
-    # Not quicksort: on a processor with AVX-512 that is code whose tables we cannot follow.
-    return numpy.sort(numbers, kind="stable")
+    return numpy.sort(numbers)
 print("ready", flush=True)
 while not os.path.exists(sys.argv[1]):
     sort_numbers()

@@ -10,6 +10,8 @@
 
 #include <unistd.h>
 
+#define WARNS_AFTER_HOOKS (PY_VERSION_HEX >= 0x030D0000)
+
 SONDE_CHANGED_IN_CHILD static struct {
     PyObject *begin; /* NULL: children are not recorded */
     int64_t delay_ns;
@@ -80,9 +82,20 @@ static void call_others(int is_rest)
         (is_rest ? others[i].rest : others[i].wake)();
 }
 
+/* The frame that forks, while its threads of ours have not come back: only compared. */
+static PyFrameObject *forking;
+static int put_off_n;
+
+enum {
+    HOOK_DEPTH = 64,     /* calls that a hook of somebody else is deep, at most */
+    MOST_PUT_OFF = 1000, /* checks within such hooks, of which each has many */
+};
+
 static PyObject *fork_rest(PyObject *Py_UNUSED(module), PyObject *Py_UNUSED(none))
 {
     make_first_call();
+    forking = WARNS_AFTER_HOOKS ? PyEval_GetFrame() : NULL;
+    put_off_n = 0;
     sonde_later_rest();
     sonde_native_threads_rest();
     call_others(1);
@@ -97,13 +110,38 @@ static int wake_all(void *Py_UNUSED(arg))
     return 0;
 }
 
+/* Does the frame that forks wait for a call of its own, which is os.fork() with its hooks? */
+static int is_in_hook(void)
+{
+    PyFrameObject *frame = PyEval_GetFrame();
+    if (frame == NULL || frame == forking)
+        return 0;
+    Py_INCREF(frame);
+    for (int depth = 0; frame != NULL && frame != forking && depth < HOOK_DEPTH; depth++) {
+        PyFrameObject *back = PyFrame_GetBack(frame);
+        Py_DECREF(frame);
+        frame = back;
+    }
+    int is_below = frame != NULL && frame == forking;
+    Py_XDECREF(frame);
+    return is_below;
+}
+
+static int wake_after_fork(void *Py_UNUSED(arg))
+{
+    if (is_in_hook() && ++put_off_n < MOST_PUT_OFF && Py_AddPendingCall(wake_after_fork, NULL) == 0)
+        return 0;
+    return wake_all(NULL);
+}
+
 /* Python 3.13 counts threads after this hook and warns of them, so ours must come back only when
- * fork() has returned: at the next safe point of this thread. Only the main thread has such calls
- * made; another one may not wait for it, because the main thread may stay in C code for long. */
+ * fork() has returned: at the next safe point of this thread that is not inside of another hook, such
+ * as those of logging. Only the main thread has such calls made; another one may not wait for it,
+ * because the main thread may stay in C code for long. */
 static PyObject *fork_wake(PyObject *Py_UNUSED(module), PyObject *Py_UNUSED(none))
 {
-    int can_wait = PY_VERSION_HEX >= 0x030D0000 && sonde_find_tid() == getpid();
-    if (!can_wait || Py_AddPendingCall(wake_all, NULL) < 0)
+    int can_wait = WARNS_AFTER_HOOKS && sonde_find_tid() == getpid();
+    if (!can_wait || Py_AddPendingCall(wake_after_fork, NULL) < 0)
         wake_all(NULL);
     Py_RETURN_NONE;
 }
