@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from types import SimpleNamespace
 
 import pyarrow
@@ -9,7 +10,6 @@ import pytest
 
 from sonde.advice.device_places import mark_device
 from sonde.analysis.hot_places import HotPlace
-from sonde.analysis.window import Window
 
 PLACE = HotPlace("Meter.update", "/job/train.py", 7, "torch._C.TensorBase.cpu",
                  "tensors moved or converted", "working", 2.0, 50.0)  # fmt: skip
@@ -17,12 +17,16 @@ CALL = {"file": "/job/train.py", "lineno": 7, "func": "update", "kind": "synchro
         "direction": None, "time_s": 1.9}  # fmt: skip
 
 
-def mark(*calls: dict, place: HotPlace = PLACE) -> HotPlace:
+def mark_all(calls: tuple[dict, ...], *places: HotPlace) -> list[HotPlace]:
     recording = SimpleNamespace(
         find_empty=lambda _names: set() if calls else {"python.cuda_call"},
         query=lambda _sql: pyarrow.Table.from_pylist(list(calls)),
     )
-    (marked,) = mark_device(recording, Window(1, 2), [place])
+    return mark_device(recording, "TRUE", places)  # type: ignore[arg-type]
+
+
+def mark(*calls: dict) -> HotPlace:
+    (marked,) = mark_all(calls, PLACE)
     return marked
 
 
@@ -47,3 +51,9 @@ def test_calls_elsewhere_and_short_ones_change_nothing(change: dict) -> None:
 
 def test_without_a_gpu_nothing_is_asked() -> None:
     assert mark() == PLACE
+
+
+def test_what_was_waited_for_at_a_line_is_given_out_once() -> None:
+    model = replace(PLACE, call="torch.Module.__call__", time_s=1.8)
+    marked = mark_all((CALL,), model, PLACE)
+    assert [one.state for one in marked] == ["working", "waiting"]

@@ -25,6 +25,7 @@ def judge(
     backwards: int = 1,
     backward_s: float = 0.01,
     device_s: float = 0.0,
+    usual_device_s: float = 0.0,
 ) -> list[Verdict]:
     """Judge 100 steps of 0.1 s, of which some have more passes, each of 5 ms."""
     with duckdb.connect() as connection:
@@ -57,11 +58,10 @@ def judge(
                 "INSERT INTO python.stack_sample VALUES ('a', 7, 7, ?, ?, ?)",
                 [2 * step * STEP_NS + 1, 2 if is_long else 1, dur_ns],
             )
-            if is_long:
-                connection.execute(
-                    "INSERT INTO python.cuda_call VALUES ('a', 7, ?, 7, 'synchronize', NULL, ?)",
-                    [step, round(device_s * 1e9)],
-                )
+            connection.execute(
+                "INSERT INTO python.cuda_call VALUES ('a', 7, ?, 7, 'synchronize', NULL, ?)",
+                [step, round((device_s if is_long else usual_device_s) * 1e9)],
+            )
             spans = [("forward", count, 0.005), ("backward", backwards, 0.01)]
             for stage, times, seconds in spans:
                 for _ in range(times):
@@ -101,6 +101,11 @@ def test_other_passes_are_not(change: dict[str, float]) -> None:
 
 def test_it_need_not_be_seen_which_module_a_backward_pass_belongs_to() -> None:
     assert len(judge(36, backwards=0)) == 1
+
+
+def test_waits_of_each_step_are_not_counted() -> None:
+    assert len(judge(4, every=3, device_s=0.19)) == 1
+    assert judge(4, every=3, device_s=0.09, usual_device_s=0.09) == []
 
 
 def test_a_gpu_that_runs_them_later_is_counted() -> None:

@@ -90,6 +90,12 @@ def test_waits_of_many_small_copies_are_told_as_such() -> None:
     assert found.evidence["copies_a_step"] == pytest.approx(100)
     assert found.evidence["waiting_pct"] == pytest.approx(30)
     assert found.line == "/job/train.py:7 in train"
+    # Pinned copies have no wait of their own: then it is the wait that counts.
+    folder = record_loop(
+        {}, gpu={"util_pct": 60.0}, cuda_call=lambda t: [*waits(t), *many]
+    )  # fmt: skip
+    (found,) = advise(folder, "sync_points").findings
+    assert "synchronisation" in found.title
 
 
 def test_copies_from_memory_that_is_not_pinned_are_told_with_their_line() -> None:
@@ -171,7 +177,7 @@ def test_a_gpu_that_waits_for_launches_is_told() -> None:
     assert found.evidence["gpu_util_pct"] == 30
 
 
-@pytest.mark.parametrize(("launches", "is_other"), [(100, True), (100_000, False)])
+@pytest.mark.parametrize(("launches", "is_other"), [(300, True), (100_000, False), (100, False)])
 def test_a_host_that_does_more_than_launch_is_told_so(launches: int, is_other: bool) -> None:
     calls = [{"kind": "launch", "call": "cudaLaunchKernel", "calls": launches}]
     folder = record_loop({}, gpu={"util_pct": 30.0}, cuda_call=lambda _: calls)
@@ -201,6 +207,15 @@ def test_what_grows_on_a_gpu_is_told_from_what_is_kept_and_by_whom() -> None:
     (found,) = advise(folder, "gpu_memory_creep").findings
     assert found.severity == "warning" and found.line == "/job/train.py:7 in keep"
     assert found.evidence["more_blocks"] > 100
+    once_looked = {"torch_memory": memory, "cuda_memory": lambda t: look(t) if t == 20 else []}
+    (found,) = advise(record(40, torch_step=steps(), **once_looked), "gpu_memory_creep").findings
+    assert not found.line  # what was there before is no growth
+
+    def stay(t: float) -> Sequence[dict]:
+        return [{**row, "step": int(t)} for row in look(20)] if t in (20, 21) else []
+
+    folder = record(40, torch_step=steps(), torch_memory=hold(0, 0), cuda_memory=stay)
+    assert advise(folder, "gpu_memory_creep").findings == []
     folder = record(40, torch_step=steps(), torch_memory=hold(1e7, 0))
     (found,) = advise(folder, "gpu_memory_creep").findings
     assert found.severity == "info" and "larger and larger" in found.title and not found.line

@@ -6,9 +6,7 @@ from collections.abc import Sequence
 from dataclasses import replace
 from typing import Any
 
-from sonde.analysis.awaits import make_inside
 from sonde.analysis.hot_places import HotPlace
-from sonde.analysis.window import Window
 from sonde.store.held import HeldRecording
 
 _TABLE = "python.cuda_call"
@@ -32,18 +30,34 @@ _WAIT_KIND, _WAIT = (
 )
 
 
+# What copies or waits, if a line has several calls: the ends of their names.
+_CALLS_THAT_WAIT = {
+    "bool", "copy_", "cpu", "cuda", "float", "int", "item", "masked_select", "nonzero", "numpy",
+    "synchronize", "to", "tolist",
+}  # fmt: skip
+
+
 def mark_device(
-    recording: HeldRecording, window: Window, places: Sequence[HotPlace]
+    recording: HeldRecording, inside: str, places: Sequence[HotPlace]
 ) -> list[HotPlace]:
     """Return the places; those whose time is in calls that wait for a GPU say so: a thread that
-    waits for a GPU mostly looks as if it worked."""
+    waits for a GPU mostly looks as if it worked. `inside` is true for rows of the same time."""
     if recording.find_empty([_TABLE]):
         return list(places)
-    calls = recording.query(_CALLS.format(inside=make_inside(window))).to_pylist()
-    return [_mark(place, calls) for place in places]
+    calls = recording.query(_CALLS.format(inside=inside)).to_pylist()
+    marked = list(places)
+    # What was waited for at a line is given out once, first to the calls that are known to wait.
+    for at in sorted(range(len(places)), key=lambda at: not _may_wait(places[at])):
+        marked[at] = _mark(places[at], calls)
+    return marked
+
+
+def _may_wait(place: HotPlace) -> bool:
+    return place.call.rpartition(".")[2] in _CALLS_THAT_WAIT
 
 
 def _mark(place: HotPlace, calls: Sequence[dict[str, Any]]) -> HotPlace:
+    """Return the place as it is, or as a wait; take what it waited for away from the calls."""
     here = [
         call
         for call in calls
@@ -54,5 +68,7 @@ def _mark(place: HotPlace, calls: Sequence[dict[str, Any]]) -> HotPlace:
     if place.state != "working" or time_s < _MOST * place.time_s:
         return place
     upload_s = sum(call["time_s"] for call in here if call["direction"] == _UPLOAD)
+    for call in here:
+        call["time_s"] *= max(0.0, 1 - place.time_s / time_s)
     kind, instead = (_COPY_KIND, _COPY) if upload_s > time_s / 2 else (_WAIT_KIND, _WAIT)
     return replace(place, state="waiting", kind=kind, instead=instead)

@@ -126,7 +126,7 @@ def find_places(recording: HeldRecording, period: Period) -> list[HotPlace]:
         _describe(place, facts[at], depths.get(at, 0), window) if at in facts else place
         for at, place in enumerate(places)
     ]
-    told = mark_device(recording, window, told)
+    told = mark_device(recording, period.find_words("some")["inside"], told)
     return [_tell_repeated(place, tree) if place.state == "working" else place for place in told]
 
 

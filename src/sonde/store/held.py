@@ -66,6 +66,9 @@ class HeldRecording(FrozenRecording):
                 tried += 1
                 if tried == TRIES or not self._is_vanished(error):
                     raise self._explain(error, MEMORY) from None
+            except BaseException:  # a damaged file, say: what was begun would be missing later
+                self.close()
+                raise
 
     def thin(self, tables: Iterable[str], condition: str, most: int = _MOST) -> None:
         """Leave only those rows of which a condition is true in these tables, if they have more

@@ -158,7 +158,8 @@ def test_a_phase_is_a_run_whenever_torch_is_imported(run, fake, root, order: str
 
 WAITING = """
 before = list(sys.meta_path)
-others = dict.fromkeys(("source_torch", "source_collective", "source_oom", "source_capture", "source_cuda"), False)
+others = dict.fromkeys(("source_torch", "source_collective", "source_oom", "source_capture", "source_cuda",
+                        "source_cuda_growth"), False)
 sonde.start(collector='off', source_compile=True, **others)
 waiter = [finder for finder in sys.meta_path if finder not in before]
 import json.tool                       # something else

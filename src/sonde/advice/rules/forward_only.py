@@ -28,7 +28,8 @@ LIMITS = {
 }
 # Which module a backward pass belongs to is not always seen, but how long all of it takes: where a
 # step has many more forward passes than usual, and no longer backward pass, they have none. A GPU
-# may run them later, when the host asks for a result. The line is the one that calls the model.
+# may run them later, when the host waits longer than usual for a result. The line is the one that
+# calls the model.
 SQL = f"""
 WITH step AS (
   SELECT {{piece}} AS piece, host, pid, rank, step, t_ns, dur_ns, backward_ns
@@ -47,12 +48,16 @@ device AS (
   SELECT host, pid, step, SUM(dur_ns) AS device_ns FROM python.cuda_call
   WHERE {{inside}} AND thread = pid AND (kind = 'synchronize' OR direction = 'device to host')
   GROUP BY ALL),
+usual_device AS (
+  SELECT host, pid, MEDIAN(COALESCE(device_ns, 0)) AS usual_device_ns
+  FROM step LEFT JOIN device USING (host, pid, step) GROUP BY ALL),
 alone AS (
   SELECT host, pid, step, SUM(pass.forwards - usual.forwards) AS passes,
          SUM(forward_ns * (pass.forwards - usual.forwards) / pass.forwards)
-           + COALESCE(ANY_VALUE(device_ns), 0) AS alone_ns
+           + GREATEST(0, LEAST(ANY_VALUE(dur_ns) - SUM(forward_ns), ANY_VALUE(
+               COALESCE(device_ns, 0) - COALESCE(usual_device_ns, 0)))) AS alone_ns
   FROM pass JOIN step USING (host, pid, step) JOIN usual USING (host, pid, module)
-  LEFT JOIN device USING (host, pid, step)
+  LEFT JOIN device USING (host, pid, step) LEFT JOIN usual_device USING (host, pid)
   WHERE pass.forwards >= {{times}} * usual.forwards AND pass.backwards < pass.forwards
     AND step.backward_ns
       <= {{backward}} * usual.backward_ns * pass.forwards / usual.forwards

@@ -49,11 +49,13 @@ look AS (
 line AS (
   SELECT host, pid, device, file, lineno, func,
          SUM(CASE WHEN age = 1 THEN alive_bytes ELSE -alive_bytes END)::DOUBLE AS more_bytes
-  FROM look WHERE age <= 2 GROUP BY ALL),
+  FROM look WHERE age <= 2
+    AND (host, pid, device) IN (SELECT (host, pid, device) FROM look WHERE age = 2)
+  GROUP BY ALL),
 most AS (
   SELECT host, pid, device, SUM(more_bytes) FILTER (more_bytes > 0) AS all_bytes,
          ARG_MAX(struct_pack(file, lineno, func, more_bytes), more_bytes)
-           FILTER (file IS NOT NULL) AS line
+           FILTER (file IS NOT NULL AND more_bytes > 0) AS line
   FROM line GROUP BY 1, 2, 3)
 SELECT piece, host, pid, device, ANY_VALUE(rank) AS rank, COUNT(*) AS steps,
        MAX(allocated_bytes) AS bytes, ANY_VALUE(parts) AS parts,

@@ -27,6 +27,11 @@ LIMITS = {
         "of the calls of modules after which the GPU had nothing left to do: then it waits, "
         "however busy it calls itself",
     ),
+    "launches": Limit(
+        0.5,
+        "launches that were seen for each module that was called, at least: what is compiled is "
+        "launched in other ways",
+    ),
     "launch_ns": Limit(
         3e5, "of the host's time for each launch of a kernel, from which it does other work too"
     ),
@@ -80,7 +85,8 @@ _OTHER_WORK = (
     "see what the host does at this line, where it takes far longer than to launch a kernel: "
     "arithmetic in Python or NumPy, parsing, building of something for each new shape of its "
     "input (cuDNN's plans, autotuning, compilation; pad to few shapes). Do it once, in workers "
-    "ahead of time, or on the GPU.",
+    "ahead of time, or on the GPU. If the model is compiled, it may be launches after all: "
+    'torch.compile(mode="reduce-overhead").',
     "the GPU is given its next work only when the host is done with this.",
 )
 
@@ -109,7 +115,9 @@ def judge(rows: Rows, limits: Limits) -> Iterator[Verdict]:
         # How long the GPU was idle between kernels is known only if it called itself idle.
         is_idle = min(known) < limits.gpu_pct
         launch_ns = row.model_pct / 100 * row.step_ns / row.launches if row.launches else 0.0
-        title, todo, why = _OTHER_WORK if launch_ns >= limits.launch_ns else ("", "", "")
+        is_seen = (row.launches or 0) >= limits.launches * (row.modules or 0)
+        is_other = is_seen and launch_ns >= limits.launch_ns
+        title, todo, why = _OTHER_WORK if is_other else ("", "", "")
         yield Verdict(
             row.piece, fired, {name: one for name, one in evidence.items() if one is not None},
             lost_pct=min(100 - min(known), row.model_pct) if is_idle else None,

@@ -23,7 +23,9 @@ LIMITS = {
     "waiting_pct": Limit(5, "of the steps that the loop's thread spends in calls that wait"),
     "busy_pct": Limit(90, "utilisation of the GPU from which it does not matter"),
     "copies": Limit(20, "copies to the GPU in a step, from which they are many"),
-    "copies_pct": Limit(50, "of the waits that such copies are as many as, to be their cause"),
+    "copies_pct": Limit(
+        50, "of the copies that there are waits, and of the waits that there are copies, at least"
+    ),
 }
 SQL = f"""
 WITH {LOOP},
@@ -45,7 +47,7 @@ SELECT piece, host, pid, rank, steps, util_pct, file, lineno, func,
 FROM step LEFT JOIN gpu USING (piece, host) LEFT JOIN wait USING (piece, host, pid)
 LEFT JOIN copy USING (piece, host, pid)
 """
-# A copy from memory that is not pinned ends in a wait of its own.
+# A copy from memory that is not pinned ends in a wait of its own: there are as many of both.
 _MANY_COPIES = (
     "The training loop waits for many small copies to the GPU",
     "put what a step needs together on the host (one tensor with all columns, torch.stack in the "
@@ -81,7 +83,8 @@ def _judge_process(piece: int, lines: list[Any], limits: Limits) -> Verdict:
         "gpu_util_pct": first.util_pct,
     }  # fmt: skip
     title, todo, why = "", "", ""
-    if first.copies >= limits.copies and 100 * first.copies >= limits.copies_pct * waits:
+    fewer, more = sorted((first.copies, waits))
+    if first.copies >= limits.copies and 100 * fewer >= limits.copies_pct * more:
         title, todo, why = _MANY_COPIES
         share_pct += first.copy_pct
         evidence |= {"waiting_pct": share_pct, "copies_a_step": first.copies,
