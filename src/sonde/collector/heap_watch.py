@@ -7,8 +7,10 @@ from __future__ import annotations
 
 import os
 from collections.abc import Callable, Mapping
+from contextlib import suppress
 from typing import Any
 
+from sonde import _core
 from sonde.collector.growth import Grown, MemoryGrowth
 from sonde.errors import Error
 from sonde.session import Session, files, stack_table
@@ -27,6 +29,8 @@ _T_NS, _RSS, _PROCESS, _DEPTH = (
 _WHEN = "heap.when_growing"
 _IMPORT, _MOST = "<frozen importlib", 0.5  # of the time
 _SAMPLES = 6000  # the newest, of all threads
+# The process is ending, or its folder is locked.
+_PASSING = (OSError, Error, ValueError, LookupError)
 _PAGE = os.sysconf("SC_PAGE_SIZE")
 
 
@@ -83,6 +87,10 @@ class HeapWatch:
         # sonde was updated does not know of looks.
         is_free = SETTING not in (meta.config_from or {}) and _WHEN in meta.config
         self._is_wanted = bool(values[_WHEN]) and is_free and not values[SETTING]
+        # Readings may fail to come: they may be rare, or about another process.
+        if self._look.is_on and _core.clock_ns() >= self._look.until_ns:
+            with suppress(*_PASSING):
+                self._end_if_due(_core.clock_ns())
 
     def note(self, row: tuple[Any, ...]) -> None:
         """Take a reading of a process; begin or end a look if it is time."""
@@ -98,8 +106,8 @@ class HeapWatch:
                 self._end_if_due(t_ns)
             elif grown is not None and self._may_begin(t_ns):
                 self._begin(t_ns, grown)
-        except (OSError, Error, ValueError, LookupError):
-            pass  # the process is ending, or its folder is locked: the next reading comes soon
+        except _PASSING:
+            pass  # the next reading comes soon
 
     def _may_begin(self, t_ns: int) -> bool:
         look = self._look

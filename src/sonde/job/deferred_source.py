@@ -63,3 +63,7 @@ class DeferredSource:
     def _begin(self) -> None:
         self._source = plugins.load("job.sources", self._name).Source(self._context)
         self._source.start()
+        if "torch" in self._needs:
+            from sonde.job.torch.old_compiler import leave_out_ours
+
+            leave_out_ours(sys.modules["torch"])  # also what was loaded just now

@@ -10,6 +10,7 @@ from sonde.session.files import HEAP_LOOK
 from sonde.session.records import Record
 
 SOURCE, SETTING = "heap", "source.heap"
+GRACE_NS = 10 * 10**9  # after its end, until a look counts as over though nobody has ended it
 
 
 class HeapLook(Record):

@@ -119,7 +119,9 @@ class SessionWriter:
         from sonde.session import heap_look  # here, because most programs never need it
 
         look = heap_look.read_look(self.folder)
-        return {heap_look.SOURCE: look.why} if look.is_on else {}
+        # Whoever wished it may be gone.
+        is_over = _core.clock_ns() > look.until_ns + heap_look.GRACE_NS
+        return {heap_look.SOURCE: look.why} if look.is_on and not is_over else {}
 
     def learn_rank(self, rank: int, world_size: int) -> None:
         """Write down which rank of its job this process is, unless its launcher has said so."""

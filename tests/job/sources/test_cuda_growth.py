@@ -49,10 +49,13 @@ class Job:
 
     def __init__(self, monkeypatch: pytest.MonkeyPatch) -> None:
         self.torch, self.rows, self.listeners = Torch(monkeypatch), [], []
+        self.is_child = False
         steps = SimpleNamespace(subscribe=self.listeners.append, unsubscribe=self.listeners.remove)
         monkeypatch.setattr(cuda_growth, "steps", steps)
         context = SimpleNamespace(
-            writer=lambda _row: lambda *row: self.rows.append(row), guard=lambda call: call
+            writer=lambda _row: lambda *row: self.rows.append(row),
+            guard=lambda call: call,
+            is_inherited=lambda: self.is_child,
         )
         self.source = cuda_growth.Source(context)
         self.source.start()
@@ -125,6 +128,28 @@ def test_the_end_of_the_recording_ends_the_look(job) -> None:
         job.run(0.1, MB, 1)
     job.source.stop()
     assert not job.torch.is_on and job.listeners == []
+
+
+@pytest.mark.parametrize("steps", [0, 5])
+def test_a_look_that_fails_leaves_no_history_on(job, steps: int) -> None:
+    def refuse() -> None:
+        raise RuntimeError("no room")
+
+    cuda = sys.modules["torch.cuda"]
+    while steps and not job.torch.is_on:
+        job.run(0.1, MB, 1)
+    cuda.memory_snapshot = refuse
+    with pytest.raises(RuntimeError, match="no room"):
+        job.run(20, MB, 1)
+    assert not job.torch.is_on
+
+
+def test_a_child_does_not_touch_the_allocator(job) -> None:
+    while not job.torch.is_on:
+        job.run(0.1, MB, 1)
+    job.is_child = True
+    job.source.stop()
+    assert job.torch.is_on and job.listeners == []
 
 
 def test_an_allocator_that_is_not_torchs_is_left_alone(job) -> None:

@@ -82,20 +82,9 @@ static void call_others(int is_rest)
         (is_rest ? others[i].rest : others[i].wake)();
 }
 
-/* The frame that forks, while its threads of ours have not come back: only compared. */
-static PyFrameObject *forking;
-static int put_off_n;
-
-enum {
-    HOOK_DEPTH = 64,     /* calls that a hook of somebody else is deep, at most */
-    MOST_PUT_OFF = 1000, /* checks within such hooks, of which each has many */
-};
-
 static PyObject *fork_rest(PyObject *Py_UNUSED(module), PyObject *Py_UNUSED(none))
 {
     make_first_call();
-    forking = WARNS_AFTER_HOOKS ? PyEval_GetFrame() : NULL;
-    put_off_n = 0;
     sonde_later_rest();
     sonde_native_threads_rest();
     call_others(1);
@@ -109,6 +98,15 @@ static int wake_all(void *Py_UNUSED(arg))
     sonde_later_wake();
     return 0;
 }
+
+/* The frame that forks, which is only compared, and until when our threads wait for hooks of others. */
+static PyFrameObject *forking;
+static int64_t until_ns;
+
+enum {
+    HOOK_DEPTH = 64,          /* calls that a hook of somebody else is deep, at most */
+    LONGEST_HOOKS = 50000000, /* nanoseconds */
+};
 
 /* Does the frame that forks wait for a call of its own, which is os.fork() with its hooks? */
 static int is_in_hook(void)
@@ -129,7 +127,7 @@ static int is_in_hook(void)
 
 static int wake_after_fork(void *Py_UNUSED(arg))
 {
-    if (is_in_hook() && ++put_off_n < MOST_PUT_OFF && Py_AddPendingCall(wake_after_fork, NULL) == 0)
+    if (sonde_clock_ns() < until_ns && is_in_hook() && Py_AddPendingCall(wake_after_fork, NULL) == 0)
         return 0;
     return wake_all(NULL);
 }
@@ -141,6 +139,10 @@ static int wake_after_fork(void *Py_UNUSED(arg))
 static PyObject *fork_wake(PyObject *Py_UNUSED(module), PyObject *Py_UNUSED(none))
 {
     int can_wait = WARNS_AFTER_HOOKS && sonde_find_tid() == getpid();
+    if (can_wait) {
+        forking = PyEval_GetFrame();
+        until_ns = sonde_clock_ns() + LONGEST_HOOKS;
+    }
     if (!can_wait || Py_AddPendingCall(wake_after_fork, NULL) < 0)
         wake_all(NULL);
     Py_RETURN_NONE;

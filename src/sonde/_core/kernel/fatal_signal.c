@@ -27,9 +27,9 @@ static sonde_fatal_watch watches[2]; /* the one that is not in use is written, t
 SONDE_CHANGED_IN_CHILD static sonde_fatal_watch *current; /* atomic; NULL: nobody watches */
 static struct sigaction before[SONDE_FATAL_SIGNALS];
 static sonde_range interpreter_code;
-static uint32_t fatal_tid;             /* atomic: see sonde_fatal_thread() */
+SONDE_CHANGED_IN_CHILD static uint32_t fatal_tid; /* atomic: see sonde_fatal_thread() */
 static sonde_thread_place fatal_place; /* written before `fatal_tid` */
-static int is_native_awaited;          /* atomic */
+SONDE_CHANGED_IN_CHILD static int is_native_awaited; /* atomic */
 static uint64_t last_fault; /* atomic: its thread and number */
 
 static int find_place(int number)
@@ -167,6 +167,11 @@ void sonde_fatal_release(void)
 
 /* The page is the parent's. The handler stays, because taking it away takes longer than many a child
  * lives: without a page it steps aside at once. */
-static void forget_in_child(void) { SONDE_RESET(current, NULL); }
+static void forget_in_child(void)
+{
+    SONDE_RESET(current, NULL);
+    SONDE_RESET(fatal_tid, 0);
+    SONDE_RESET(is_native_awaited, 0);
+}
 
 SONDE_IN_CHILD(forget_in_child)

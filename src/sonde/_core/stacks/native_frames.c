@@ -77,8 +77,8 @@ static int is_on_cpu(uint32_t tid)
     return sonde_thread_cpu(tid) != first_ns;
 }
 
-/* Take the place of a thread at the end of the program: that of the fault, or where it entered the kernel. It
- * stands still by itself. */
+/* Take the place of a thread at the end of the program: that of the fault, which stands still in our handler, or
+ * where it entered the kernel. */
 static int hold_at_end(sonde_native_frames *native, const sonde_sampled_thread *thread, uint32_t fatal,
                        const sonde_thread_place *place)
 {
@@ -90,6 +90,7 @@ static int hold_at_end(sonde_native_frames *native, const sonde_sampled_thread *
     }
     keep_place(&at);
     native->is_end = 1;
+    native->end_tid = thread->tid == fatal ? 0 : thread->tid;
     return 1;
 }
 
@@ -131,10 +132,17 @@ static void copy_stack(void)
     }
 }
 
+/* Does a thread still wait where it did before its stack was copied? */
+static int is_still_there(uint32_t tid)
+{
+    sonde_thread_place now = {0};
+    return sonde_wait_place(tid, &now.pc, &now.sp) == 0 && now.pc == copy.pc && now.sp == copy.sp;
+}
+
 int sonde_native_release(sonde_native_frames *native)
 {
     copy_stack();
-    int is_one = native->is_end || sonde_place_let_go();
+    int is_one = !native->is_end ? sonde_place_let_go() : !native->end_tid || is_still_there(native->end_tid);
     native->lost += !is_one;
     return is_one;
 }

@@ -42,7 +42,7 @@ class Source:
     def stop(self) -> None:
         steps.unsubscribe(self._at_step)
         look, self._look = self._look, None
-        if look is not None:
+        if look is not None and not self._context.is_inherited():  # a child has no CUDA
             look.end()
 
     def _forget(self, due_ns: int) -> None:
@@ -51,6 +51,15 @@ class Source:
         self._due_ns, self._read_ns = due_ns, 0
 
     def _at_step_now(self, step: Step) -> None:
+        try:
+            self._take(step)
+        except BaseException:  # the history must not stay on, whatever failed
+            look, self._look = self._look, None
+            if look is not None:
+                look.end()
+            raise
+
+    def _take(self, step: Step) -> None:
         if self._look is not None:
             if self._look.is_over(step):
                 spent_ns, self._look = self._look.spent_ns, None
@@ -93,6 +102,7 @@ class Source:
             self._forget(0)
         else:
             self._look = _AllocationLook(self._rows, step)
+            self._look.begin(step)
 
 
 class _AllocationLook:
@@ -104,6 +114,8 @@ class _AllocationLook:
         self._rows, self._begin_ns, self._steps = rows, step.end_ns, 0
         self._is_half = False
         self.spent_ns = 0
+
+    def begin(self, step: Step) -> None:
         memory = sys.modules["torch.cuda.memory"]
         memory._record_memory_history(enabled="state", context="state", stacks="python")
         self._write(step)
@@ -124,10 +136,12 @@ class _AllocationLook:
 
     def end(self) -> None:
         """Leave it as it was, unless the program has begun to record the history meanwhile."""
+        begin_ns = _core.clock_ns()
         memory = sys.modules["torch.cuda.memory"]
         # Ours has a trace of one event; the program's own has many.
         if all(len(trace) < 2 for trace in memory._snapshot()["device_traces"]):
             memory._record_memory_history(enabled=None)
+        self.spent_ns += _core.clock_ns() - begin_ns
 
     def _write(self, step: Step) -> None:
         begin_ns = _core.clock_ns()

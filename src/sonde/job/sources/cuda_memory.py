@@ -46,8 +46,8 @@ class Source:
         queue = getattr(sys.modules.get("torch.cuda"), "_queued_calls", None)
         if isinstance(queue, list):
             queue[:] = [entry for entry in queue if entry[0] is not self._begin]
-        if self._is_ours:
-            self._is_ours = False
+        is_ours, self._is_ours = self._is_ours, False
+        if is_ours and not self._context.is_inherited():  # a child has no CUDA
             sys.modules["torch.cuda.memory"]._record_memory_history(enabled=None)
 
     def publish(self) -> None:

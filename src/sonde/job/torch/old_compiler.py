@@ -21,7 +21,7 @@ _WRITTEN = "<string>"  # the methods that dataclasses write
 
 def leave_out_ours(torch: Any) -> None:
     """Have torch run all of our functions that are loaded now as they are."""
-    dynamo = getattr(torch._C, "_dynamo", None)
+    dynamo = getattr(getattr(torch, "_C", None), "_dynamo", None)
     skip = getattr(getattr(dynamo, "eval_frame", None), "skip_code", None)
     if skip is not None:
         for code in set(_list_code()):
