@@ -7,6 +7,7 @@ import re
 import signal
 from collections.abc import Iterator
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
 
@@ -14,7 +15,7 @@ import sonde
 from conftest import wait_for
 from sonde import _core
 from sonde.collector.heap_watch import LOOK_S, RESTS_S, HeapWatch, find_import_end
-from sonde.session import Session, list_sessions, steering
+from sonde.session import Session, files, list_sessions, steering
 from sonde.session.heap_look import read_look
 from sonde.tables.system import Process
 
@@ -113,6 +114,24 @@ def test_it_ends_early_when_nothing_grows_any_more(grower: Grower) -> None:
     assert grower.is_looked_at()
     grower.read(10, 0)
     assert not grower.is_looked_at()
+
+
+def test_it_ends_though_no_reading_comes_any_more(grower: Grower, monkeypatch) -> None:
+    grower.read(18, 5)
+    late_ns = read_look(grower.session.folder).until_ns
+    clock = SimpleNamespace(clock_ns=lambda: late_ns)
+    monkeypatch.setattr("sonde.collector.heap_watch._core", clock)
+    grower.watch.refresh(grower.session.read_config())
+    assert not grower.is_looked_at()
+
+
+def test_the_job_ends_a_look_that_nobody_else_ends(grower: Grower) -> None:
+    grower.read(18, 5)
+    wait_for_states(grower, "on")
+    path = grower.session.path(files.HEAP_LOOK)
+    read_look(grower.session.folder).replace(until_ns=1).write(path)
+    steering.configure(grower.session, {"heap.when_growing": False}, 60)  # any change will do
+    wait_for_states(grower, "on", "off")
 
 
 def test_the_next_look_comes_after_a_rest_and_there_are_few(grower: Grower) -> None:
