@@ -42,6 +42,11 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     _options.add_output(parser, "also copy the trace to this file; .gz compresses it")
 
 
+_LASTING = """\
+sonde: from now on each launch on the GPU takes 1 to 2 µs longer until the program ends, as after
+any use of torch.profiler, unless it was started with TEARDOWN_CUPTI=1 (CUDA 12.6 or newer)"""
+
+
 def run(args: argparse.Namespace) -> int:
     timeout_s, duration_s = args.timeout, args.duration
     steps = None if duration_s is not None else 3 if args.steps is None else args.steps
@@ -81,9 +86,7 @@ def _report(asked: Sequence[capture.CaptureRequest], output: str | None) -> int:
         if output is not None:
             _copy(path, output)
         print(output or path)
-    for one in asked:
-        if one.state == captures.DONE and one.about.why:
-            print(f"sonde: process {one.session.pid}: {one.about.why}", file=sys.stderr)
+    _tell_notes(asked)
     for failure in failures[: len(failures) if paths else -1]:
         print(f"sonde: {failure}", file=sys.stderr)
     if failures and not paths:
@@ -92,6 +95,15 @@ def _report(asked: Sequence[capture.CaptureRequest], output: str | None) -> int:
         print("`sonde export TARGET --to chrome` merges it with the samples; "
               "python.torch_op and python.torch_kernel hold its rows", file=sys.stderr)  # fmt: skip
     return 1 if failures else 0
+
+
+def _tell_notes(asked: Sequence[capture.CaptureRequest]) -> None:
+    """Print what a person should know of captures that have succeeded."""
+    for one in asked:
+        if one.state == captures.DONE and one.about.why:
+            print(f"sonde: process {one.session.pid}: {one.about.why}", file=sys.stderr)
+    if any(one.about.device == "cuda" for one in asked):
+        print(_LASTING, file=sys.stderr)
 
 
 def _check_output(output: str | None, count: int) -> None:

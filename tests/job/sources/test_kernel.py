@@ -142,9 +142,10 @@ def save_and_end():
 torch.autograd._disable_profiler = save_and_end
 if data.device.type == "cuda":           # the host is ahead of the device, as in real training
     data = torch.ones(1 << 18, 256, device="cuda")
-for _ in range(30):
+for number in range(300):                 # on a busy machine the device may take long to settle
     with torch.autograd.profiler.record_function("the whole step"):
         step()
+    if number >= 29 and len(saved) > 3: break
 if data.device.type == "cuda": torch.cuda.synchronize()
 sonde.stop()
 print(json.dumps(saved))
@@ -190,7 +191,10 @@ def test_without_cuda_the_recording_says_what_is_left(run_torch) -> None:
         "SELECT detail FROM sonde.source_log WHERE source = 'kernel' ORDER BY t_ns"
     )
     told = "this PyTorch was built without CUDA: operators alone are added up"
-    assert (told in [row["detail"] for row in rows.to_pylist()]) == (cuda == "None")
+    details = [row["detail"] for row in rows.to_pylist()]
+    assert (told in details) == (cuda == "None")
+    # With CUDA, the first use of the profiler has a price that stays, and the recording says so.
+    assert any("each launch takes" in (one or "") for one in details) == (cuda != "None")
 
 
 def test_the_programs_own_profiler_comes_first(run_torch) -> None:

@@ -6,7 +6,7 @@ import os
 import sys
 from _thread import get_ident
 
-from sonde import _core
+from sonde import _core, environ
 from sonde.errors import Unavailable
 from sonde.job.source_context import SourceContext
 from sonde.job.torch.kernel_sums import KernelWindow, fold
@@ -23,13 +23,17 @@ from sonde.job.torch.steps import Step, steps
 from sonde.tables.kernel import KernelSum
 from sonde.tables.overhead import Overhead
 
-ON = False  # the profiler is the program's own tool, and starting it for the first time takes long
+ON = False  # the profiler is the program's own tool, and its first use makes all launches dearer
 NEEDS = ("torch",)
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
     from typing import Any
 
+_LASTING = (
+    "from the first window on, each launch takes 1 to 2 µs longer until the program ends, as after "
+    "any use of torch.profiler; with TEARDOWN_CUPTI=1 at its start (CUDA 12.6 or newer) hardly so"
+)
 _FIRST_NS = 500_000_000  # what the first window is taken to cost: CUPTI is set up in it
 _FIRST_STEPS = 3  # in which programs compile and allocate
 _MOST_ROWS = 2000  # of a window; smaller sums become one for each device and kind
@@ -64,6 +68,11 @@ class Source:
             self._context.detail = (
                 "this PyTorch was built without CUDA: operators alone are added up"
             )
+        elif (
+            torch.version.cuda
+            and environ.read_variables(["TEARDOWN_CUPTI"]).get("TEARDOWN_CUPTI") != "1"
+        ):
+            self._context.detail = _LASTING
         self._library = find_library(torch, "libtorch_cpu.so")
         self._folder = os.path.join(os.path.dirname(os.path.abspath(torch.__file__)), "")
         self._since_ns = _core.clock_ns()
