@@ -253,6 +253,8 @@ _FIXED = (
     Key("heap.every", parse_size, 0, "bytes that Python allocates between two samples of its heap, "
         "on average; 0: 512 KiB, and more while samples would take over 0.3 % of the time",
         changeable=True, low=0, high=2**40),
+    Key("heap.libraries", parse_switch, True, "the heap is also what libraries ask the C library "
+        "for"),
     Key("heap.when_growing", parse_switch, True, "while the memory of the program keeps growing, "
         "sample its heap for a time, unless source.heap was set", changeable=True),
     Key("code.mine", parse_globs, "", "files that count as the user's own code, although they lie "

@@ -52,6 +52,11 @@ def make_device(folder: Path) -> Path:
     return _build(folder, "pretend_device")
 
 
+def make_library_that_allocates(folder: Path) -> Path:
+    """A library that asks the C library for memory in every way."""
+    return _build(folder, "library_that_allocates")
+
+
 def make_driver(folder: Path) -> Path:
     """In place of CUDA's driver and NCCL's flight recorder; both note what they are asked."""
     return _build(folder, "pretend_driver", "libcuda.so.1")

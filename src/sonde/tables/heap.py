@@ -1,4 +1,4 @@
-"""Sampled allocations of Python's allocators."""
+"""Sampled allocations of Python and its libraries."""
 
 from __future__ import annotations
 

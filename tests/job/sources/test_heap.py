@@ -12,6 +12,7 @@ import sonde
 from sonde.analysis.heap import Heap, list_grown_lines, read_heap_tree
 from sonde.errors import Error
 from sonde.session import list_sessions
+from support.native_tools import make_library_that_allocates
 from support.needs import need
 
 START = """\
@@ -269,9 +270,118 @@ def test_arrays_of_numpy_are_known_by_line(run, root) -> None:
     assert found["churn"]["alive"] < 10_000_000
     # All of it, what the import keeps, and the array that was enlarged to 32 MB.
     assert 90_000_000 < found["<module>"]["alive"] < 120_000_000
-    assert not read(
-        root, "SELECT detail FROM sonde.source_log WHERE detail LIKE '%is not seen: this%'"
-    )
+    assert not read(root, "SELECT detail FROM sonde.source_log WHERE detail LIKE '%is not seen:%'")
+
+
+LIBRARY = """
+import ctypes, os, sqlite3, sys, threading, time, zlib
+from _ctypes import dlclose
+def load():
+    library = ctypes.CDLL(sys.argv[1])
+    for name in ("take", "take_by_pointer", "take_zeros", "take_aligned", "enlarge", "find_malloc"):
+        getattr(library, name).restype = ctypes.c_void_p
+    library.enlarge.argtypes = (ctypes.c_void_p, ctypes.c_size_t)
+    library.give.argtypes = (ctypes.c_void_p,)
+    return library
+"""
+LIBRARIES = (
+    LIBRARY
+    + """
+library = load()
+time.sleep(0.3)
+bytearray(1_000_000)                              # libraries are looked for when a block is drawn
+def use(name, n):
+    return [getattr(library, name)(100_000) for _ in range(n)]
+def plain(): return use("take", 100)
+def pointer(): return use("take_by_pointer", 100)
+def zeros(): return use("take_zeros", 100)
+def aligned(): return use("take_aligned", 100)
+def grown(): return [library.enlarge(one, 300_000) for one in use("take", 100)]
+def churned():
+    for one in use("take", 1000): library.give(one)
+def packers(): return [zlib.compressobj(9) for _ in range(100)]
+def rows():
+    database = sqlite3.connect(":memory:")
+    database.execute("CREATE TABLE t (a TEXT)")
+    database.executemany("INSERT INTO t VALUES (?)", (("x" * 1000,) for _ in range(20_000)))
+    return database
+kept = [plain(), pointer(), zeros(), aligned(), grown(), churned(), packers(), rows()]
+os.kill(os.getpid(), 9)
+"""
+)
+
+
+def test_what_libraries_ask_the_c_library_for_is_known_by_line(run, root, tmp_path) -> None:
+    run(START + LIBRARIES, str(make_library_that_allocates(tmp_path)), check=False)
+    found = add_up_functions(root)
+    for name in ("plain", "pointer", "zeros", "aligned"):
+        assert found[name]["alive"] == pytest.approx(10_000_000, rel=0.2), name
+    assert found["grown"]["alive"] == pytest.approx(30_000_000, rel=0.2)
+    assert found["grown"]["allocated"] == pytest.approx(40_000_000, rel=0.2)
+    assert found["churned"]["allocated"] == pytest.approx(100_000_000, rel=0.1)
+    assert found["churned"]["alive"] < 5_000_000
+    assert found["packers"]["alive"] == pytest.approx(100 * 268_000, rel=0.15)  # as zlib documents
+    assert 20_000_000 < found["rows"]["alive"] < 30_000_000
+
+
+def test_libraries_can_be_left_out(run, root, tmp_path) -> None:
+    start = START.replace("sonde.start(", "sonde.start(heap_libraries='off', ")
+    run(start + LIBRARIES, str(make_library_that_allocates(tmp_path)), check=False)
+    found = add_up_functions(root)
+    assert not {"plain", "pointer", "zeros", "aligned", "rows"} & {
+        name for name, one in found.items() if one["alive"] > 1_000_000
+    }
+    (row,) = read(root, "SELECT detail FROM sonde.source_log WHERE source = 'heap' LIMIT 1")
+    assert row["detail"].endswith("heap.libraries is off")
+
+
+LIBRARY_HARM = (
+    LIBRARY
+    + """
+import sonde
+from sonde.job.source_switch import switch_source
+library = load()
+original = library.find_malloc()
+sonde.start(collector="off", heap_every="4KiB")
+switch_source("heap", True)
+assert library.find_malloc() != original          # ours stands in front of it
+late = [library.take(5000) for _ in range(500)]
+switch_source("heap", False)
+assert library.find_malloc() == original          # and is gone again
+[library.give(one) for one in late]
+results = []
+def work():
+    for _ in range(20):
+        results.append(library.churn(3000))
+        zlib.decompress(zlib.compress(b"x" * 50_000))
+def toggle():
+    for _ in range(40):
+        switch_source("heap", False); switch_source("heap", True)
+threads = [threading.Thread(target=work) for _ in range(6)] + [threading.Thread(target=toggle)]
+[thread.start() for thread in threads]; [thread.join() for thread in threads]
+assert len(results) == 120 and not any(results), results
+for _ in range(5):                                # a child goes on, whatever its parent's threads hold
+    if (pid := os.fork()) == 0:
+        os._exit(7 if library.churn(3000) == 0 else 1)
+    assert os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1]) == 7
+assert library.find_malloc() != original
+dlclose(library._handle)                          # the program lets it go while we stand in it
+again = load()
+assert again.churn(3000) == 0
+dlclose(again._handle)
+switch_source("heap", False)
+assert sys.argv[1] not in open("/proc/self/maps").read()    # we held it, and let it go
+last = load()
+assert last.churn(3000) == 0 and last.find_malloc() == original
+sonde.stop()
+print("unharmed")
+"""
+)
+
+
+def test_libraries_are_left_as_they_were(run, root, tmp_path) -> None:
+    done = run(LIBRARY_HARM, str(make_library_that_allocates(tmp_path)))
+    assert done.stdout == "unharmed\n"
 
 
 TENSORS = """

@@ -17,16 +17,13 @@
 #include "heap/samples.h"
 
 #include <errno.h>
-#include <stdlib.h>
 
 #if SONDE_HAS_FRAMES && !defined(Py_GIL_DISABLED)
 
-enum { SMALL = 512, OBJ = SONDE_OBJ, MEM = SONDE_MEM, RAW = SONDE_RAW, DOMAINS = SONDE_DOMAINS, LIBRARY, TORCH };
+enum { SMALL = 512, OBJ = SONDE_OBJ, MEM = SONDE_MEM, RAW = SONDE_RAW, DOMAINS = SONDE_DOMAINS };
 
 static const PyMemAllocatorDomain domains[DOMAINS] = {PYMEM_DOMAIN_OBJ, PYMEM_DOMAIN_MEM, PYMEM_DOMAIN_RAW};
 static PyMemAllocatorEx *const before = sonde_heap_now.before;
-static void *(*torch_alloc)(size_t);
-static void (*torch_free)(void *);
 static int is_whole[DOMAINS]; /* all sizes are counted here; none is passed on to `raw` */
 /* The size of a small block that is being asked for as a larger one; or PROBE, which whoever sees it
  * resets. */
@@ -38,23 +35,13 @@ static __thread size_t drawn;
 
 static PyThreadState *find_state(int domain)
 {
-#if PY_VERSION_HEX >= 0x030d0000
-    PyThreadState *state = PyThreadState_GetUnchecked();
+#if PY_VERSION_HEX >= 0x030c0000
     (void)domain;
-    return state != NULL ? state : PyGILState_GetThisThreadState();
-#elif PY_VERSION_HEX >= 0x030c0000
-    PyThreadState *state = _PyThreadState_UncheckedGet();
-    (void)domain;
-    return state != NULL ? state : PyGILState_GetThisThreadState();
+    return sonde_heap_thread();
 #else
     /* Before 3.12 this is the state of whoever has the GIL: in `raw` that may be another thread. */
-    return domain >= RAW ? PyGILState_GetThisThreadState() : _PyThreadState_UncheckedGet();
+    return domain >= RAW ? sonde_heap_thread() : _PyThreadState_UncheckedGet();
 #endif
-}
-
-static inline int is_sampled(const void *address)
-{
-    return sonde_load_relaxed(&sonde_heap_now.filter)[sonde_filter_place((uintptr_t)address)] != 0;
 }
 
 /* Relaxed, here and below, and no atomic addition, which would take longer than all the rest: where two
@@ -70,32 +57,19 @@ static inline int is_drawn_from(int64_t *counter, size_t size)
 /* ---- whoever served a call before us -------------------------------------------------------- */
 
 /* `domain` is a constant wherever this is hot; `ctx` is what we were called with. */
-static inline void *pass_malloc(int domain, void *ctx, size_t size)
-{
-    return domain == LIBRARY ? malloc(size)
-           : domain == TORCH ? torch_alloc(size)
-                             : before[domain].malloc(ctx, size);
-}
+static inline void *pass_malloc(int domain, void *ctx, size_t size) { return before[domain].malloc(ctx, size); }
 
 static inline void *pass_calloc(int domain, void *ctx, size_t n, size_t each)
 {
-    return domain == LIBRARY ? calloc(n, each) : before[domain].calloc(ctx, n, each);
+    return before[domain].calloc(ctx, n, each);
 }
 
 static inline void *pass_realloc(int domain, void *ctx, void *old, size_t size)
 {
-    return domain == LIBRARY ? realloc(old, size) : before[domain].realloc(ctx, old, size);
+    return before[domain].realloc(ctx, old, size);
 }
 
-static inline void pass_free(int domain, void *ctx, void *block)
-{
-    if (domain == LIBRARY)
-        free(block);
-    else if (domain == TORCH)
-        torch_free(block);
-    else
-        before[domain].free(ctx, block);
-}
+static inline void pass_free(int domain, void *ctx, void *block) { before[domain].free(ctx, block); }
 
 /* ---- `raw`, and whatever is not pymalloc ---------------------------------------------------- */
 
@@ -144,7 +118,7 @@ static APART void *confirm_realloc(void *ctx, void *old, size_t size, int domain
 {
     sonde_block was;
     size_t asked = is_new ? confirm(size) : 0;
-    int is_known = old != NULL && is_sampled(old) && sonde_heap_take(old, &was);
+    int is_known = old != NULL && sonde_heap_is_sampled(old) && sonde_heap_take(old, &was);
     void *block = pass_realloc(domain, ctx, old, size);
     if (is_known && block == NULL)
         sonde_heap_put_back(&was);
@@ -182,14 +156,14 @@ static inline void *large_calloc(int domain, void *ctx, size_t n, size_t each)
 static inline void *large_realloc(int domain, void *ctx, void *old, size_t size)
 {
     int is_new = is_drawn(size);
-    if (SELDOM(is_new || is_sampled(old)))
+    if (SELDOM(is_new || sonde_heap_is_sampled(old)))
         return confirm_realloc(ctx, old, size, domain, is_new);
     return pass_realloc(domain, ctx, old, size);
 }
 
 static inline void large_free(int domain, void *ctx, void *block)
 {
-    if (SELDOM(is_sampled(block)))
+    if (SELDOM(sonde_heap_is_sampled(block)))
         confirm_free(ctx, block, domain);
     else
         pass_free(domain, ctx, block);
@@ -301,20 +275,6 @@ FREE_HOOK(whole_obj, OBJ)
 static const PyMemAllocatorEx hooks[DOMAINS][2] = {
     {SMALL_ONLY(obj), WHOLE(whole_obj)}, {SMALL_ONLY(mem), WHOLE(whole_mem)}, {WHOLE(raw), WHOLE(raw)}};
 
-void *sonde_library_malloc(size_t size) { return large_malloc(LIBRARY, NULL, size); }
-void *sonde_library_calloc(size_t n, size_t each) { return large_calloc(LIBRARY, NULL, n, each); }
-void *sonde_library_realloc(void *block, size_t size) { return large_realloc(LIBRARY, NULL, block, size); }
-void sonde_library_free(void *block) { large_free(LIBRARY, NULL, block); }
-
-void sonde_torch_calls(void *alloc, void *release)
-{
-    torch_alloc = (void *(*)(size_t))alloc;
-    torch_free = (void (*)(void *))release;
-}
-
-void *sonde_torch_alloc(size_t size) { return large_malloc(TORCH, NULL, size); }
-void sonde_torch_free(void *block) { large_free(TORCH, NULL, block); }
-
 /* ---- putting them there ------------------------------------------------------------------------- */
 
 static void probe(int domain, size_t size)
@@ -386,13 +346,6 @@ void sonde_allocators_give_back(void)
 
 #else
 
-void *sonde_library_malloc(size_t size) { return malloc(size); }
-void *sonde_library_calloc(size_t n, size_t each) { return calloc(n, each); }
-void *sonde_library_realloc(void *block, size_t size) { return realloc(block, size); }
-void sonde_library_free(void *block) { free(block); }
-void sonde_torch_calls(void *Py_UNUSED(alloc), void *Py_UNUSED(release)) {}
-void *sonde_torch_alloc(size_t size) { return malloc(size); }
-void sonde_torch_free(void *block) { free(block); }
 int sonde_allocators_take(void) { return -ENOSYS; }
 int sonde_allocators_taken(void) { return 0; }
 void sonde_allocators_give_back(void) {}

@@ -4,6 +4,7 @@
 #include "heap/allocators.h"
 #include "heap/library_slots.h"
 #include "heap/samples.h"
+#include "kernel/filter.h"
 #include "kernel/fork.h"
 #include "kernel/read_memory.h"
 
@@ -73,6 +74,9 @@ static void heap_dealloc(HeapObject *self)
 
 #if SONDE_HAS_FRAMES && !defined(Py_GIL_DISABLED)
 
+static int is_watching;          /* libraries as well; under the GIL, like the number of forks then */
+static uint32_t watching_forks;
+
 static int is_ours(const HeapObject *self) { return self->is_open && self->forks == sonde_forks; }
 
 static PyObject *heap_start(HeapObject *self, PyObject *args)
@@ -105,8 +109,10 @@ static PyObject *heap_stop(HeapObject *self, PyObject *Py_UNUSED(none))
     if (!self->is_open)
         Py_RETURN_NONE;
     if (is_ours(self)) {
+        is_watching = 0;
+        sonde_heap_tell(NULL);
         sonde_heap_end();
-        sonde_library_give_back();
+        sonde_libraries_give_back();
         sonde_allocators_give_back();
         sonde_memory_close(); /* a sampler of stacks opens it again */
     }
@@ -115,13 +121,28 @@ static PyObject *heap_stop(HeapObject *self, PyObject *Py_UNUSED(none))
     Py_RETURN_NONE;
 }
 
-static PyObject *heap_add_library(HeapObject *self, PyObject *args)
+/* Libraries that were loaded since the last look; in the main thread. A look opens a file and changes pages:
+ * a filter of system calls that has come since may end the program for that. */
+static int look_for_libraries(void *Py_UNUSED(arg))
 {
-    const char *path;
-    if (!PyArg_ParseTuple(args, "y", &path))
-        return NULL;
-    int status = is_ours(self) ? sonde_library_take(path) : -EBUSY;
-    return status < 0 ? sonde_raise(status, "slots of that library") : Py_NewRef(Py_None);
+    if (is_watching && watching_forks == sonde_forks && sonde_libraries_changed() && !sonde_has_later_filter())
+        (void)sonde_libraries_take();
+    return 0;
+}
+
+static void ask_for_look(void) { (void)Py_AddPendingCall(look_for_libraries, NULL); }
+
+static PyObject *heap_add_libraries(HeapObject *self, PyObject *Py_UNUSED(none))
+{
+    if (!is_ours(self))
+        return PyLong_FromLong(0);
+    is_watching = 1;
+    watching_forks = sonde_forks;
+    sonde_heap_tell(ask_for_look);
+    if (!sonde_libraries_changed())
+        return PyLong_FromLong(0);
+    int taken = sonde_libraries_take();
+    return taken < 0 ? sonde_raise(taken, "slots of libraries") : PyLong_FromLong(taken);
 }
 
 static PyObject *heap_add_torch(HeapObject *self, PyObject *args)
@@ -183,7 +204,10 @@ static PyObject *heap_start(HeapObject *Py_UNUSED(self), PyObject *Py_UNUSED(arg
 }
 
 static PyObject *heap_stop(HeapObject *Py_UNUSED(self), PyObject *Py_UNUSED(none)) { Py_RETURN_NONE; }
-static PyObject *heap_add_library(HeapObject *Py_UNUSED(self), PyObject *Py_UNUSED(args)) { Py_RETURN_NONE; }
+static PyObject *heap_add_libraries(HeapObject *Py_UNUSED(self), PyObject *Py_UNUSED(none))
+{
+    return PyLong_FromLong(0);
+}
 static PyObject *heap_add_torch(HeapObject *Py_UNUSED(self), PyObject *Py_UNUSED(args)) { Py_RETURN_NONE; }
 static PyObject *heap_set_every(HeapObject *Py_UNUSED(self), PyObject *Py_UNUSED(args)) { Py_RETURN_NONE; }
 static PyObject *heap_publish(HeapObject *Py_UNUSED(self), PyObject *Py_UNUSED(none)) { Py_RETURN_NONE; }
@@ -196,8 +220,9 @@ static PyMethodDef heap_methods[] = {
     {"start", (PyCFunction)heap_start, METH_VARARGS,
      "start(every): sample one in so many bytes, on average; 0: as many as are cheap."},
     {"stop", (PyCFunction)heap_stop, METH_NOARGS, "Sample no more, and leave the allocators as they were."},
-    {"add_library", (PyCFunction)heap_add_library, METH_VARARGS,
-     "add_library(path): also sample what this library asks the C library for."},
+    {"add_libraries", (PyCFunction)heap_add_libraries, METH_NOARGS,
+     "add_libraries(): also sample what libraries ask the C library for, those that are loaded later as well; returns "
+     "in how many places."},
     {"add_torch", (PyCFunction)heap_add_torch, METH_VARARGS,
      "add_torch(path of libc10): also sample the memory of PyTorch's tensors on the CPU."},
     {"set_every", (PyCFunction)heap_set_every, METH_VARARGS, "set_every(every): change that number."},

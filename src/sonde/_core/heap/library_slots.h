@@ -1,16 +1,20 @@
-/* Our functions in front of those with which a library allocates: of the C library, or its own. */
+/* Our functions in front of those with which libraries allocate: of the C library, or libc10's own. */
 #ifndef SONDE_LIBRARY_SLOTS_H
 #define SONDE_LIBRARY_SLOTS_H
 
-/* Put them into the linkage slots of a library that is loaded, unless it asks Python for its memory. Returns
- * 0; -ENOENT: it does not call all of malloc, calloc, realloc and free through such slots; or -errno. With the
- * GIL. */
-int sonde_library_take(const char *path);
+/* Put them into the linkage slots of all libraries that are loaded and have none of ours yet. Left out are
+ * Python itself, whose allocators are watched elsewhere, the C library, and libc10. Returns how many slots
+ * were taken, or -errno. With the GIL. */
+int sonde_libraries_take(void);
 
-/* The same for libc10 of PyTorch, which allocates tensors on the CPU with functions of its own. */
+/* Have libraries been loaded or unloaded since then? With the GIL. */
+int sonde_libraries_changed(void);
+
+/* The same for libc10 of PyTorch, which allocates tensors on the CPU with functions of its own. Returns 0;
+ * -ENOENT: it does not call both through such slots; or -errno. With the GIL. */
 int sonde_torch_tensors_take(const char *path);
 
 /* Take all of them out again; with the GIL, after sonde_heap_end(). */
-void sonde_library_give_back(void);
+void sonde_libraries_give_back(void);
 
 #endif

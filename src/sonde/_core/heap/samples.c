@@ -21,6 +21,7 @@
 
 #define PERIOD_NS 10000000000 /* between two rows of one place */
 #define SHORT_NS 1000000000   /* the same at the beginning: a look may last for seconds only */
+#define TOLD_NS 10000000      /* between two calls of `when_drawn` */
 #define FULL_NS 600000000000  /* after which all places get a row: older ones may have been removed */
 
 enum { NO_TYPE = 1 }; /* the optional column that is NULL */
@@ -31,7 +32,7 @@ typedef struct {
     uintptr_t newest; /* the block that was drawn last: its object was not there yet */
     uint32_t changed_n;
     uint32_t type_text, lost_node;
-    int64_t begin_ns, published_ns, full_ns;
+    int64_t begin_ns, published_ns, full_ns, told_ns;
     sonde_heap_sampling_row sums;
 } heap_state;
 
@@ -50,7 +51,9 @@ static const uint8_t nothing[SONDE_FILTER_BYTES]; /* never touched: takes no mem
 SONDE_CHANGED_IN_CHILD static pthread_mutex_t lock = PTHREAD_MUTEX_INITIALIZER; /* guards `heap` and `counts` */
 SONDE_CHANGED_IN_CHILD static sonde_heap heap;
 SONDE_CHANGED_IN_CHILD __attribute__((aligned(64))) sonde_heap_counts sonde_heap_now = {
-    INT64_MAX, INT64_MAX, 0, nothing, {{0}}};
+    INT64_MAX, INT64_MAX, 0, nothing, {{0}}, 0};
+
+static void (*when_drawn)(void); /* set under the GIL, while no hook is in place */
 
 static void rest(void)
 {
@@ -64,6 +67,7 @@ static void draw_anew(void)
 {
     sonde_store_relaxed(&sonde_heap_now.small_left, sonde_pace_draw());
     sonde_store_relaxed(&sonde_heap_now.large_left, sonde_pace_draw());
+    sonde_add_relaxed(&sonde_heap_now.turn, 1);
 }
 
 static void leave_to_parent(void)
@@ -228,21 +232,39 @@ static void add(uintptr_t address, size_t size, PyThreadState *state)
     heap.state->newest = address;
 }
 
+PyThreadState *sonde_heap_thread(void)
+{
+#if PY_VERSION_HEX >= 0x030d0000
+    PyThreadState *state = PyThreadState_GetUnchecked();
+    return state != NULL ? state : PyGILState_GetThisThreadState();
+#elif PY_VERSION_HEX >= 0x030c0000
+    PyThreadState *state = _PyThreadState_UncheckedGet();
+    return state != NULL ? state : PyGILState_GetThisThreadState();
+#else
+    return PyGILState_GetThisThreadState();
+#endif
+}
+
 void sonde_heap_add(const void *address, size_t size, PyThreadState *state)
 {
-    int kept = errno;
+    int kept = errno, is_told = 0;
     pthread_mutex_lock(&lock);
     if (heap.state != NULL) {
         int64_t begin_ns = sonde_clock_ns();
         add((uintptr_t)address, size, state);
         if (is_due(begin_ns))
             publish(begin_ns);
+        is_told = begin_ns - heap.state->told_ns >= TOLD_NS;
+        if (is_told)
+            heap.state->told_ns = begin_ns;
         int64_t end_ns = sonde_clock_ns();
         heap.state->sums.own_ns += end_ns - begin_ns;
         if (sonde_pace_count(end_ns, end_ns - begin_ns))
             draw_anew();
     }
     pthread_mutex_unlock(&lock);
+    if (is_told && when_drawn != NULL)
+        when_drawn();
     errno = kept;
 }
 
@@ -341,6 +363,8 @@ int sonde_heap_begin(const sonde_heap_files *files, int64_t every_bytes)
     sonde_store_relaxed(&sonde_heap_now.filter, counts);
     return 0;
 }
+
+void sonde_heap_tell(void (*drawn)(void)) { when_drawn = drawn; }
 
 void sonde_heap_every(int64_t every_bytes)
 {

@@ -43,6 +43,7 @@ typedef struct {
     uint32_t draws;     /* threads that ask for a small block as if it were a larger one */
     const uint8_t *filter; /* see blocks.h */
     PyMemAllocatorEx before[SONDE_DOMAINS]; /* whoever served them before us, and still does */
+    uint32_t turn; /* another number whenever threads that count for themselves are to draw anew */
 } sonde_heap_counts;
 
 _Static_assert(offsetof(sonde_heap_counts, before[SONDE_OBJ].free) == 64, "one line of the cache");
@@ -60,6 +61,9 @@ typedef struct {
 /* Begin, with one sample in so many bytes on average (0: see pace.h). Returns 0 or -errno. With the GIL. */
 int sonde_heap_begin(const sonde_heap_files *files, int64_t every_bytes);
 
+/* Have this called when blocks are drawn, a hundred times a second at most: by any thread, in its allocation. */
+void sonde_heap_tell(void (*drawn)(void));
+
 /* Change that number. */
 void sonde_heap_every(int64_t every_bytes);
 
@@ -69,7 +73,16 @@ void sonde_heap_end(void);
 /* Write what has changed since the last time. */
 void sonde_heap_publish(void);
 
+/* May this block have been drawn? The hot path of every call that frees. */
+static inline int sonde_heap_is_sampled(const void *address)
+{
+    return sonde_load_relaxed(&sonde_heap_now.filter)[sonde_filter_place((uintptr_t)address)] != 0;
+}
+
 /* ---- for the allocators: any thread, with or without the GIL ----------------------------- */
+
+/* The state of the calling thread; NULL: Python does not know it. */
+PyThreadState *sonde_heap_thread(void);
 
 /* A block was drawn. `state` is that of the calling thread, or NULL. */
 void sonde_heap_add(const void *address, size_t size, PyThreadState *state);

@@ -11,12 +11,12 @@
 #include <stddef.h>
 #include <string.h>
 
-/* A slot for calls; and one for addresses, which compilers and optimizers of binaries also use for
- * calls (-fno-plt, BOLT). */
+/* A slot for calls; one for addresses, which compilers and optimizers of binaries also use for calls
+ * (-fno-plt, BOLT); and a word of data that begins as an address. */
 #if defined(__x86_64__)
-enum { JUMP_SLOT = R_X86_64_JUMP_SLOT, ADDRESS_SLOT = R_X86_64_GLOB_DAT };
+enum { JUMP_SLOT = R_X86_64_JUMP_SLOT, ADDRESS_SLOT = R_X86_64_GLOB_DAT, DATA_WORD = R_X86_64_64 };
 #else
-enum { JUMP_SLOT = R_AARCH64_JUMP_SLOT, ADDRESS_SLOT = R_AARCH64_GLOB_DAT };
+enum { JUMP_SLOT = R_AARCH64_JUMP_SLOT, ADDRESS_SLOT = R_AARCH64_GLOB_DAT, DATA_WORD = R_AARCH64_ABS64 };
 #endif
 
 typedef struct {
@@ -41,6 +41,7 @@ static linkage read_linkage(const struct link_map *map)
 {
     linkage found = {0};
     int is_rela = 0;
+    size_t relative = 0; /* entries at the beginning that name no symbol: a large library has a million of them */
     for (const ElfW(Dyn) *one = map->l_ld; one->d_tag != DT_NULL; one++) {
         if (one->d_tag == DT_JMPREL)
             found.jumps.slots = resolve(map, one->d_un.d_ptr);
@@ -50,6 +51,8 @@ static linkage read_linkage(const struct link_map *map)
             found.addresses.slots = resolve(map, one->d_un.d_ptr);
         else if (one->d_tag == DT_RELASZ)
             found.addresses.bytes = one->d_un.d_val;
+        else if (one->d_tag == DT_RELACOUNT)
+            relative = one->d_un.d_val;
         else if (one->d_tag == DT_SYMTAB)
             found.symbols = resolve(map, one->d_un.d_ptr);
         else if (one->d_tag == DT_STRTAB)
@@ -60,8 +63,10 @@ static linkage read_linkage(const struct link_map *map)
     int has_names = found.symbols != NULL && found.names != NULL;
     if (!is_rela || found.jumps.slots == NULL || !has_names)
         found.jumps.bytes = 0;
-    if (found.addresses.slots == NULL || !has_names)
-        found.addresses.bytes = 0;
+    if (found.addresses.slots == NULL || !has_names || relative * sizeof(ElfW(Rela)) > found.addresses.bytes)
+        return (found.addresses.bytes = 0, found);
+    found.addresses.slots += relative;
+    found.addresses.bytes -= relative * sizeof(ElfW(Rela));
     return found;
 }
 
@@ -136,15 +141,40 @@ void sonde_linkage_imports_find(sonde_linkage_slot *slots, void *library, void *
     for (int at = 0; at < count; at++) {
         void *original = dlsym(origin, symbols[at]);
         void *own = is_known ? dlsym(library, symbols[at]) : NULL;
-        /* A library may bring a copy of the other one; what it does not know itself is the program's. */
-        int is_same = own == original || (own == NULL && origin == RTLD_DEFAULT);
-        slots[at] = (sonde_linkage_slot){.original = is_same ? original : NULL};
+        /* A library may bring a copy of the other one. */
+        slots[at] = (sonde_linkage_slot){.original = own == original ? original : NULL};
     }
     if (!is_known)
         return;
     linkage its = read_linkage(map);
     find_imports_in(&its.jumps, JUMP_SLOT, &its, map, slots, symbols, count);
     find_imports_in(&its.addresses, ADDRESS_SLOT, &its, map, slots, symbols, count);
+}
+
+static void visit_in(const slot_list *list, ElfW(Xword) kind, const linkage *its, const struct link_map *map,
+                     const char *const *symbols, int count, sonde_linkage_visit *visit, void *context)
+{
+    for (size_t i = 0; i < list->bytes / sizeof *list->slots; i++) {
+        const char *name = name_of(&list->slots[i], kind, its);
+        int at = 0;
+        while (name != NULL && at < count && strcmp(name, symbols[at]) != 0)
+            at++;
+        if (name == NULL || at == count || its->symbols[ELF64_R_SYM(list->slots[i].r_info)].st_shndx != SHN_UNDEF)
+            continue;
+        visit(context, at, (void **)(map->l_addr + list->slots[i].r_offset));
+    }
+}
+
+void sonde_linkage_visit_imports(void *library, const char *const *symbols, int count, sonde_linkage_visit *visit,
+                                 void *context)
+{
+    struct link_map *map = NULL;
+    if (dlinfo(library, RTLD_DI_LINKMAP, &map) != 0)
+        return;
+    linkage its = read_linkage(map);
+    visit_in(&its.jumps, JUMP_SLOT, &its, map, symbols, count, visit, context);
+    visit_in(&its.addresses, ADDRESS_SLOT, &its, map, symbols, count, visit, context);
+    visit_in(&its.addresses, DATA_WORD, &its, map, symbols, count, visit, context);
 }
 
 /* If a first call is being resolved in another thread, that writes the function over ours: then

@@ -21,6 +21,13 @@ void sonde_linkage_slot_find(sonde_linkage_slot *slot, void *library, const char
 void sonde_linkage_imports_find(sonde_linkage_slot *slots, void *library, void *origin, const char *const *symbols,
                                 int count);
 
+/* Visit every slot through which a library from dlopen() calls one of these functions, or reads its address,
+ * and every word of its data that began as one, if it does not define the function itself. Until the first
+ * call a slot may hold code of the library; a word of data may hold anything by now. */
+typedef void sonde_linkage_visit(void *context, int symbol, void **at);
+void sonde_linkage_visit_imports(void *library, const char *const *symbols, int count, sonde_linkage_visit *visit,
+                                 void *context);
+
 int sonde_linkage_slot_take(sonde_linkage_slot *slot, void *ours); /* 0, or -1: it is not free, or may not be changed */
 void sonde_linkage_slot_give_back(sonde_linkage_slot *slot, void *ours);
 

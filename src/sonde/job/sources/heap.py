@@ -1,4 +1,4 @@
-"""Memory that Python, NumPy and PyTorch (on the CPU) allocate, sampled by bytes, with its stack."""
+"""Memory that Python and its libraries allocate, sampled by bytes, with its stack."""
 
 from __future__ import annotations
 
@@ -17,13 +17,13 @@ ON = False
 NEEDS = ()
 
 _NODES_BYTES = 2 * 2**20
+_SEEN_OF_PYTHON = "what Python's own allocators hand out, and PyTorch's tensors on the CPU"
 _SEEN = (
-    "what Python's own allocators hand out, NumPy's arrays and PyTorch's tensors on the CPU; the "
-    "memory of other libraries is not seen"
+    "what Python's own allocators and the C library hand out, and PyTorch's tensors on the CPU; "
+    "libraries with an allocator of their own (Arrow, polars) are not seen"
 )
-_UNSEEN = "the memory of {} is not seen: this build asks for it in a way of its own"
+_UNSEEN = "the memory of {} is not seen: {}"
 _TOOLS = ("memray", "scalene", "filprofiler")  # they also change what libraries call
-_NUMPY = ("numpy._core._multiarray_umath", "numpy.core._multiarray_umath")  # since 2.0, and before
 
 
 class Source:
@@ -34,13 +34,8 @@ class Source:
         self._rows, self._sampling = context.writer(HeapHistory), context.writer(HeapSampling)
         self._heap: _core.Heap | None = None
         self._is_taken = False
-        self._watches = [
-            (is_here, add, ImportWatch(is_here, add))
-            for is_here, add in (
-                (_is_numpy_here, context.guard(self._add_numpy)),
-                (_is_torch_here, context.guard(self._add_torch)),
-            )
-        ]
+        self._blind = ""  # why the memory of libraries is not seen
+        self._torch_watch = ImportWatch(_is_torch_here, context.guard(self._add_torch))
 
     def start(self) -> None:
         if "t" in getattr(sys, "abiflags", ""):
@@ -52,8 +47,11 @@ class Source:
                 f"collector, {self._context.why}"
             )
         nodes = open_nodes(os.path.join(session.folder, HEAP_NODES), _NODES_BYTES)
-        # Types are read with a system call that a filter may forbid.
+        # Types are read, and slots of libraries changed, with system calls that a filter may forbid.
         types = not _core.has_filter()
+        self._blind = "" if types else "a filter of system calls may forbid to see libraries"
+        if not session.values["heap.libraries"]:
+            self._blind = "heap.libraries is off"
         heap = _core.Heap(self._rows, self._sampling, session.text, nodes, session.page, types)
         try:
             heap.start(self._every())
@@ -61,21 +59,23 @@ class Source:
             raise Unavailable(f"the allocators cannot be watched: {error}") from None
         self._heap, self._is_taken = heap, False
         why = self._context.why
-        self._context.detail = f"for a time, {why}; {_SEEN}" if why else _SEEN
-        for is_here, add, watch in self._watches:
-            if is_here():
-                add()
-            else:
-                watch.start()
+        self._context.detail = f"for a time, {why}; {self._seen()}" if why else self._seen()
+        if not self._blind:
+            self._add_libraries(heap)
+        if _is_torch_here():
+            self._add_torch()
+        else:
+            self._torch_watch.start()
 
-    def _add_numpy(self) -> None:
-        """Also sample what NumPy asks the C library for: it frees that itself."""
-        path = next(sys.modules[name].__file__ for name in _NUMPY if name in sys.modules)
+    def _seen(self) -> str:
+        return f"{_SEEN_OF_PYTHON}; {self._blind}" if self._blind else _SEEN
+
+    def _add_libraries(self, heap: _core.Heap) -> None:
+        """Also sample what libraries ask the C library for, those that are loaded later as well."""
         try:
-            if self._heap is not None and path is not None:
-                self._heap.add_library(os.fsencode(path))
-        except OSError:
-            self._context.report(_UNSEEN.format("NumPy's arrays"))
+            heap.add_libraries()
+        except OSError as error:
+            self._context.report(_UNSEEN.format("libraries", error))
 
     def _add_torch(self) -> None:
         """Also sample the memory of tensors on the CPU."""
@@ -84,11 +84,11 @@ class Source:
             if self._heap is not None:
                 self._heap.add_torch(os.fsencode(os.path.join(folder, "lib", "libc10.so")))
         except OSError:
-            self._context.report(_UNSEEN.format("PyTorch's tensors"))
+            why = "this build allocates it in a way of its own"
+            self._context.report(_UNSEEN.format("PyTorch's tensors", why))
 
     def stop(self) -> None:
-        for _is_here, _add, watch in self._watches:
-            watch.stop()
+        self._torch_watch.stop()
         self._check()
         heap, self._heap = self._heap, None
         if heap is not None:
@@ -100,7 +100,7 @@ class Source:
             self._check()
             if self._context.why and self._context.session.values["source.heap"]:
                 self._context.why = ""  # now somebody has asked for it
-                self._context.report(_SEEN)
+                self._context.report(self._seen())
 
     def publish(self) -> None:
         """Write now what has changed since the last time."""
@@ -133,11 +133,6 @@ def _find_other_tool() -> str:
         pass
     found = next((name for name in _TOOLS if name in sys.modules), "")
     return found or ("" if _core.Heap.is_alone() else "another tool")
-
-
-def _is_numpy_here() -> bool:
-    # The library is loaded while NumPy is being imported, before the first array is made.
-    return any(getattr(sys.modules.get(name), "__file__", None) for name in _NUMPY)
 
 
 def _is_torch_here() -> bool:
