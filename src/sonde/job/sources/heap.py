@@ -47,7 +47,7 @@ class Source:
                 f"collector, {self._context.why}"
             )
         nodes = open_nodes(os.path.join(session.folder, HEAP_NODES), _NODES_BYTES)
-        # Types are read, and slots of libraries changed, with system calls that a filter may forbid.
+        # Types are read, and slots changed, with system calls that a filter may forbid.
         types = not _core.has_filter()
         self._blind = "" if types else "a filter of system calls may forbid to see libraries"
         if not session.values["heap.libraries"]:
