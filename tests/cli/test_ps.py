@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from sonde.cli.ps import _describe_none, _put_jobs_together
+from sonde.cli.ps import _describe_none, _fold_workers, _put_jobs_together
 
 
 def make(pid: int, job: str | None, rank: int | None = None) -> dict[str, object]:
@@ -25,3 +25,18 @@ def test_an_empty_list_says_whether_anything_was_recorded_before() -> None:
     assert "try `sonde run train.py`" in _describe_none("/r", [])
     told = _describe_none("/r", [make(1, None), make(2, None)])
     assert told.startswith("nothing is being recorded now; 2 recordings in /r have ended")
+
+
+def show(pid: int, state: str = "ended", rank: int | None = None) -> dict[str, object]:
+    return {"pid": pid, "job": "pool-1", "rank": rank, "state": state, "lasted": "2.0 s",
+            "size": "1 KiB", "size_bytes": 1024, "command": "pool.py"}  # fmt: skip
+
+
+def test_many_workers_that_ended_in_order_are_one_line() -> None:
+    rows = [*[show(pid) for pid in range(2, 10)], show(10, "SIGKILL"), show(11, "running")]
+    folded, killed, running = _fold_workers(rows)
+    assert folded["command"] == "pool.py (8 of these; -l lists them)"
+    assert (folded["pid"], folded["size"]) == (None, "8 KiB")
+    assert (killed["pid"], running["pid"]) == (10, 11)
+    ranks = [show(pid, rank=pid) for pid in range(8)]
+    assert _fold_workers(ranks) == ranks and _fold_workers(rows[:4]) == rows[:4]

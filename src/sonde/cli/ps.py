@@ -47,6 +47,8 @@ SELECT host, pid, CASE WHEN paused THEN 'paused' ELSE state END AS state, rank, 
 FROM sonde.session ORDER BY start_wall_ns"""
 _COMMAND = 24  # columns that a command needs to be told from others
 _OPTIONAL = ("size", "started_by", "started")  # what a narrow list can do without, in this order
+_MOST_ALIKE = 6  # workers of a job that ended in order, each with a line
+_MOST_REASONS = 3
 _HELLOS = 4  # the fastest of them tells most about the clock
 
 
@@ -82,7 +84,10 @@ def run(args: argparse.Namespace) -> int:
         shown = [{**row, **_show(row)} for row in found]
         commands = list_commands(found, [row["command"] for row in shown])
         shown = [{**row, "command": one} for row, one in zip(shown, commands, strict=True)]
+        shown = shown if args.long else _fold_workers(shown)
         _table.write_text(args.output, lambda file: _draw(names, shown, file))
+        for line in _say_why(found):
+            print(clean(line))
     else:
         print(_describe_none(root, all_found))
     for line in broken:  # what is wrong comes last, where it is seen
@@ -103,6 +108,32 @@ def _put_jobs_together(rows: Sequence[dict[str, Any]]) -> list[dict[str, Any]]:
         else:
             found += sorted(alike, key=lambda row: -1 if row["rank"] is None else row["rank"])
     return found
+
+
+def _fold_workers(rows: Sequence[dict[str, Any]]) -> list[dict[str, Any]]:
+    """Return rows with the workers of a job that ended in order and look alike as one: a pool may
+    have made many anew."""
+    alike: dict[tuple[object, ...], list[dict[str, Any]]] = {}
+    for row in rows:
+        alike.setdefault((row["job"], row["state"], row["rank"], row["command"]), []).append(row)
+    found = []
+    for row in rows:
+        those = alike[row["job"], row["state"], row["rank"], row["command"]]
+        if len(those) <= _MOST_ALIKE or row["state"] != "ended" or row["job"] is None:
+            found.append(row)
+        elif row is those[0]:
+            count = f"{row['command']} ({len(those)} of these; -l lists them)"
+            size = show_bytes(sum(one["size_bytes"] or 0 for one in those))
+            found.append({**row, "pid": None, "lasted": None, "size": size, "command": count})
+    return found
+
+
+def _say_why(rows: Sequence[Mapping[str, Any]]) -> list[str]:
+    """Return why the last ones ended that did not do so in order, where more is known than the
+    table says in a word."""
+    told = [row for row in rows if row["is_told"]]
+    newest = sorted(told, key=lambda row: row["start_wall_ns"] + (row["dur_ns"] or 0))
+    return [f"{row['pid']} {row['exit_reason']}" for row in newest[-_MOST_REASONS:]]
 
 
 def _describe_none(root: str, found: Sequence[Mapping[str, Any]]) -> str:
@@ -226,6 +257,7 @@ def _list_place(target: str) -> list[dict[str, Any]]:
             "title": None,
             **{name: one.row[name] for name in ("exit_code", "exit_signal", "exit_reason")},
             "word": None,
+            "is_told": False,
         }
         for one in find_shared(target)
     ]
@@ -305,12 +337,16 @@ def _describe_standstill(session: Session, state: str) -> str | None:
 def _describe_end(session: Session) -> dict[str, Any]:
     ending = find_ending(session)
     if ending is None:
-        return {"exit_code": None, "exit_signal": None, "exit_reason": None, "word": None}
+        return {
+            "exit_code": None, "exit_signal": None, "exit_reason": None, "word": None,
+            "is_told": False,
+        }  # fmt: skip
     return {
         "exit_code": ending.code,
         "exit_signal": ending.signal,
         "exit_reason": ending.sentence,
         "word": ending.word,
+        "is_told": (ending.exception or ending.call) is not None,
     }
 
 

@@ -22,7 +22,12 @@ from sonde.collector.sensors._cgroups import Groups
 from sonde.collector.sensors._files import Reader, read_numbers
 from sonde.errors import Damaged
 from sonde.session import Session
-from sonde.session.ending import find_end_wall_ns, find_exception, find_logged_lack
+from sonde.session.ending import (
+    find_end_wall_ns,
+    find_exception,
+    find_exit_call,
+    find_logged_lack,
+)
 from sonde.session.files import EXIT, MEMORY_KILLS
 from sonde.session.memory_kills import Counts, find_kept_kill, note_judged, read_counts
 from sonde.session.records import Exit, MemoryKills
@@ -144,10 +149,11 @@ class ProcessEnd:
         is_gone = self._held is None or self._is_gone()
         status = self._read_status() if is_gone else None
         self._exception = self._exception or find_exception(self._session)
-        known = Exit(status=status, exception=self._exception)
+        call, call_code = find_exit_call(self._session)
+        known = Exit(status=status, exception=self._exception, call=call, call_code=call_code)
         if is_gone and self._was_killed(status) and (status or self._exception is None):
             known = self._find_lack(known)
-        if known.status is not None or known.out_of_memory or known.exception is not None:
+        if known.dump() != Exit(status=None).dump():
             known.write(self._session.path(EXIT))
         return is_gone
 

@@ -29,7 +29,7 @@ def write_exception(
     frames = list(_list_frames(trace))[:_MAX_FRAMES]
     func, file, line = frames[0][:3] if frames else (None, None, None)
     context.writer(rows.Exception)(
-        now_ns, number, thread, name_type(type(error)), _read_message(error), _name_cause(error),
+        now_ns, number, thread, name_type(type(error)), read_message(error), _name_cause(error),
         func, file, line, missed,
     )  # fmt: skip
     emit = context.writer(rows.ExceptionFrame)
@@ -57,7 +57,7 @@ def _show_locals(frame: FrameType) -> dict[str, str]:
     return {name: show(value) for name, value in found[:_MAX_LOCALS]}
 
 
-def _read_message(error: BaseException) -> str | None:
+def read_message(error: BaseException) -> str | None:
     """Return what the exception says. A class with a `__str__` of its own is not asked: its
     arguments are shown instead."""
     kinds = type.__dict__["__mro__"].__get__(type(error))
@@ -67,8 +67,12 @@ def _read_message(error: BaseException) -> str | None:
         text = teller.__str__(error)
     else:
         text = ", ".join(show(one) for one in args)
-    text = text[:_MAX_CHARS].encode("utf-8", "backslashreplace").decode()
-    return text or None
+    return shorten(text)
+
+
+def shorten(text: str) -> str | None:
+    """Return a text as rows hold it: not too long, and UTF-8; None for an empty one."""
+    return text[:_MAX_CHARS].encode("utf-8", "backslashreplace").decode() or None
 
 
 def _name_cause(error: BaseException) -> str | None:
@@ -77,5 +81,5 @@ def _name_cause(error: BaseException) -> str | None:
         cause = error.__context__
     if cause is None:
         return None
-    name, message = name_type(type(cause)), _read_message(cause)
+    name, message = name_type(type(cause)), read_message(cause)
     return name if message is None else f"{name}: {message}"

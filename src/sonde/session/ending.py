@@ -16,11 +16,12 @@ from sonde.session.memory_kills import find_kept_kill
 from sonde.session.process import WHOLE_MACHINE
 from sonde.session.records import Exit
 from sonde.session.ring import Ring
-from sonde.words import name_program
+from sonde.words import name_program, shorten_file
 
 _PATIENCE_S = 2.0  # the collector looks once a second
 _JUST_NS = 5 * 10**9
 _MOST_ENDS, _MOST_PIDS = 5, 5  # sentences, and what each names
+_MOST_CHARS = 200  # of what sys.exit was told
 _NEWEST = 1024  # rows to look at: they may be a little out of order
 
 
@@ -67,6 +68,8 @@ class Ending:
         exception = None if known is None else known.exception
         # An interactive Python goes on after an exception, and ends in order.
         self.exception = None if self.code == 0 else exception
+        is_so = known is not None and self.code is not None and known.call_code == self.code
+        self.call = known.call if is_so and known is not None else None
 
     @property
     def word(self) -> str:
@@ -90,7 +93,8 @@ class Ending:
         if self.signal:
             return f"was ended by {self.signal}"
         if self.code is not None:
-            return f"ended with exit code {self.code}"
+            call = "" if self.call is None else f" after {self.call}"
+            return f"ended with exit code {self.code}{call}"
         if self.state == "killed":
             return "was killed (nobody saw by what)"
         return "has ended"
@@ -121,6 +125,8 @@ def find_ending(session: Session) -> Ending | None:
         if exception is not None:
             status = None if known is None else known.status
             known = Exit(status=status, exception=exception)
+    if known is not None and known.exception is None and known.call is None:
+        known.call, known.call_code = find_exit_call(session)
     is_told = known is not None and (known.status is not None or known.out_of_memory is not None)
     if state == "killed" and not is_told:
         known = _find_unseen_kill(session) or known
@@ -214,3 +220,22 @@ def find_exception(session: Session) -> str | None:
         return None
     name, message = str(found[-1]["type"]).removeprefix("builtins."), found[-1]["message"]
     return name if not message else f"{name}: {message}"
+
+
+def find_exit_call(session: Session) -> tuple[str, int] | tuple[None, None]:
+    """Return the call of sys.exit that may have ended the process, in words, and the exit code that
+    it asked for; as long as its row is in the ring."""
+    try:
+        rows = list(stack_table.read_rows(session, "python.exit_call"))
+    except (FileNotFoundError, Damaged):
+        return None, None
+    if not rows:
+        return None, None
+    row, said = rows[-1], rows[-1]["message"]
+    if said is not None:
+        (first, *more) = str(said).strip().splitlines() or [""]
+        cut = first[:_MOST_CHARS]
+        said = f'"{cut}\N{HORIZONTAL ELLIPSIS}"' if more or cut != first else f'"{first}"'
+    place = f"{shorten_file(str(row['file']))}:{row['lineno']}"
+    said = row["code"] if said is None else said
+    return f"sys.exit({said}) in {row['func']} ({place})", int(row["code"])

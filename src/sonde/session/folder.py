@@ -90,8 +90,7 @@ class Session:
             except Damaged:
                 told = 0
             known.status = (told - 1) << 8 if told else None
-        is_empty = known.status is None and known.exception is None and known.out_of_memory is None
-        return None if is_empty else known
+        return None if known.dump() == Exit(status=None).dump() else known
 
     def read_config(self) -> dict[str, Value]:
         """Return the settings in force."""

@@ -223,6 +223,8 @@ class Exit(Record):
     out_of_memory: str | None = None  # whose memory was full: cgroup or machine
     certainty: str = "sure"  # of that: sure, likely or possible
     exception: str | None = None  # that nothing in the main thread caught: class and message
+    call: str | None = None  # of sys.exit: what it said, and where
+    call_code: int | None = None  # the exit code that this call asked for
 
 
 class MemoryKills(Record):

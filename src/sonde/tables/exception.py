@@ -1,4 +1,4 @@
-"""Exceptions that nothing in the program has caught."""
+"""Exceptions that nothing in the program has caught, and the call of sys.exit that ended it."""
 
 from __future__ import annotations
 
@@ -32,4 +32,16 @@ class ExceptionFrame:
     locals: text | None = column("local variables as JSON, if exception.locals is on")
 
 
-ROWS = (Exception, ExceptionFrame)
+class ExitCall:
+    """The last call of sys.exit in the main thread, if it asked for another code than 0."""
+
+    t_ns: i64 = column("when", "ns")
+    thread: i64 = column("kernel id of the main thread")
+    code: i64 = column("exit code that was asked for: 1 for a text")
+    message: text | None = column("text given instead of a code, shortened to 1,000 characters")
+    func: text = column("function that called it")
+    file: text = column("source file")
+    lineno: i64 = column("line of the call")
+
+
+ROWS = (Exception, ExceptionFrame, ExitCall)

@@ -1,4 +1,4 @@
-/* ChainedHook: stands in sys.excepthook, threading.excepthook or os._exit, tells a listener, and then
+/* ChainedHook: stands in sys.excepthook, threading.excepthook, os._exit or sys.exit, tells a listener, and then
  * calls what was there before.
  *
  * This is in C so that it has no frame: if the hook behind it fails, Python prints a traceback that
@@ -83,9 +83,32 @@ static PyObject *hook_attribute(PyObject *self, PyObject *name)
     return PyObject_GetAttr(((HookObject *)self)->previous, name);
 }
 
-/* What stands in os._exit may be sent to another process, which may not have us. */
+/* Returns the name by which other processes find the previous hook where we stand here; NULL without
+ * an exception if there is none. */
+static PyObject *find_name(PyObject *self)
+{
+    PyObject *previous = ((HookObject *)self)->previous, *found = NULL;
+    PyObject *name = PyObject_GetAttrString(previous, "__name__");
+    PyObject *module_name = PyObject_GetAttrString(previous, "__module__");
+    PyObject *module = module_name == NULL ? NULL : PyImport_GetModule(module_name);
+    if (name != NULL && module != NULL)
+        found = PyObject_GetAttr(module, name);
+    PyErr_Clear();
+    Py_XDECREF(module_name);
+    Py_XDECREF(module);
+    Py_XDECREF(found);
+    if (found == self)
+        return name;
+    Py_XDECREF(name);
+    return NULL;
+}
+
+/* What stands in os._exit and sys.exit may be sent to another process, which may not have us. */
 static PyObject *hook_reduce(PyObject *self, PyObject *Py_UNUSED(none))
 {
+    PyObject *name = find_name(self);
+    if (name != NULL)
+        return name;
     PyObject *functools = PyImport_ImportModule("functools");
     PyObject *partial = functools == NULL ? NULL : PyObject_GetAttrString(functools, "partial");
     Py_XDECREF(functools);
