@@ -17,6 +17,7 @@ DECODE = ("JSONDecoder.decode", f"{STANDARD}/json/decoder.py", 337, 330)
 BOOT = ("Thread._bootstrap", f"{STANDARD}/threading.py", 1000, 990)
 GET = ("Queue.get", f"{STANDARD}/queue.py", 170, 150)
 TAKE = ("take", "/job/app.py", 30, 29)
+PARSE = ("parse", "/job/app.py", 40, 39)
 SELECT = ("EpollSelector.select", f"{STANDARD}/selectors.py", 468, 440)
 FROZEN = ("_call_with_frames_removed", "<frozen importlib._bootstrap>", 241, 233)
 
@@ -253,10 +254,13 @@ def test_a_wait_that_no_name_tells_is_told_and_one_that_is_little_of_it_is_not()
         .see([MAIN, GET], 70, cpu=0, wait="lock")
         .see([MAIN, TAKE], 90, wall=20, cpu=0, wait="lock")
         .see([MAIN, TAKE], 94, wall=4, cpu=0, wait="gil")
+        .see([PARSE], 200, wall=100)
+        .see([PARSE], 208, wall=8, cpu=0, wait="gil")  # the waiting column tells it
     )
     tree = read(recording)
     waits = {node.step.name: node.unsaid_wait for _, node in tree.list_nodes()}
-    assert waits == {"main": None, "json.loads": "gil", "queue.Queue.get": None, "take": "lock"}
+    assert waits == {"main": None, "json.loads": "gil", "queue.Queue.get": None, "take": "lock",
+                     "parse": None}  # fmt: skip
 
 
 def test_all_frames_are_there_if_asked_for_but_never_ours() -> None:
@@ -283,6 +287,19 @@ def test_small_nodes_are_left_out_and_their_time_is_in_their_callers() -> None:
     recording = FakeRecording().see([MAIN, LOADS], 1000, wall=995).see([MAIN, GET], 1005, wall=5)
     assert draw(read(recording)) == ["main 1000+0 :5", "  json.loads 995+0 :5"]
     assert len(read(recording).list_nodes(least=0)) == 3
+
+
+def test_what_is_shown_without_being_asked_is_what_takes_much_or_the_heaviest_few() -> None:
+    names = [f"part_{n}" for n in range(40)]
+    alike = FakeRecording()
+    for n, name in enumerate(names):
+        alike.see([MAIN, (name, "/job/parts.py", n + 1, n)], 10)
+    assert len(read(alike).list_main_nodes()) == 10
+    unlike = FakeRecording()
+    for n, name in enumerate(names):
+        unlike.see([MAIN, (name, "/job/parts.py", n + 1, n)], 10, wall=60 if n < 15 else 2)
+    shown = read(unlike).list_main_nodes()
+    assert {node.step.name for _, node in shown} == {"main", *names[:15]}
 
 
 def test_a_recording_without_samples_says_so() -> None:

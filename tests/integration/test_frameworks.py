@@ -4,6 +4,9 @@ from __future__ import annotations
 
 import json
 import os
+import subprocess
+import sys
+from pathlib import Path
 
 import pytest
 
@@ -174,3 +177,47 @@ def test_accelerate_records_without_a_configuration(run, root, sonde_cli) -> Non
     kinds = recording.query("SELECT training FROM python.torch_step ORDER BY step").to_pylist()
     assert [row["training"] for row in kinds] == [True] * 4 + [False] * 4
     assert_names(sonde_cli, "read_shard")
+
+
+RANKS = """
+import sys, time, torch
+from accelerate import Accelerator
+torch.set_num_threads(1)
+accelerator = Accelerator(cpu=True)
+model = torch.nn.Linear(64, 1)
+optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+data = torch.utils.data.DataLoader(torch.ones(960, 64), batch_size=8)
+model, optimizer, data = accelerator.prepare(model, optimizer, data)
+def read_shard(): time.sleep(0.05)
+for batch in data:
+    if accelerator.process_index == 1: read_shard()
+    accelerator.backward(model(batch).square().mean()); optimizer.step(); optimizer.zero_grad()
+print("done", accelerator.process_index, accelerator.num_processes, accelerator.distributed_type)
+accelerator.end_training()
+"""
+
+
+def test_accelerate_with_two_processes_is_one_job_that_names_the_slow_rank(
+    tmp_path: Path, root, sonde_cli
+) -> None:
+    pytest.importorskip("accelerate")
+    (tmp_path / "train.py").write_text(RANKS)
+    launch = ("accelerate.commands.launch", "--multi_gpu", "--num_processes", "2", "train.py")
+    done = subprocess.run(
+        [sys.executable, "-m", *launch], cwd=tmp_path, capture_output=True, text=True, check=False,
+        timeout=240, env={**os.environ, "SONDE": "1", "SONDE_COLLECTOR": "off",
+                          "ACCELERATE_USE_CPU": "1"},
+    )  # fmt: skip
+    assert done.returncode == 0, done.stderr
+    assert {"done 0 2", "done 1 2"} <= {line[:8] for line in done.stdout.splitlines()}, done.stdout
+    rows = json.loads(sonde_cli("ps", "--format", "json").stdout)
+    ranks = {row["rank"]: row for row in rows if row["rank"] is not None}
+    assert set(ranks) == {0, 1} and len({row["job"] for row in rows}) == 1
+    job = rows[0]["job"]
+    tree = sonde_cli("tree", job).stdout.splitlines()
+    assert any("read_shard" in line and "train.py:10" in line for line in tree), "\n".join(tree)
+    top = sonde_cli("top", job, "--once").stdout.partition("the sum of")[0].splitlines()
+    slow = next(line for line in top if f" {ranks[1]['pid']} " in line)
+    assert slow.split()[0] == "1" and "read_shard" in slow and "train.py:10" in slow, top
+    advice = sonde_cli("advise", job).stdout
+    assert "read_shard" in advice and "train.py:10" in advice, advice

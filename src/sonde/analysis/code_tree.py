@@ -12,6 +12,8 @@ from sonde.analysis.rest import is_at_rest
 from sonde.session.stack_table import is_native_place
 
 SORTS = ("total", "working", "waiting")
+_MAIN = 0.05  # a share of all time from which on a node is shown without being asked for
+_FEW, _MOST = 10, 30  # nodes that are shown then
 _HOT = 0.05  # a share of all time from which on it is told what a library does with it
 _TELLING = 0.2  # a share of a library call's own time from which on a package is named
 _STACKS = """\
@@ -73,7 +75,7 @@ class CodeNode:
         for (_, kind), wall_ns in self.waits.items():
             kinds[kind] = kinds.get(kind, 0) + wall_ns
         kind = max(kinds, key=lambda one: kinds[one], default=None)
-        is_most = 2 * kinds.get(kind, 0) > self.waiting_ns and 100 * kinds[kind] > self.total_ns
+        is_most = 2 * kinds.get(kind, 0) > self.waiting_ns and 10 * kinds[kind] > self.total_ns
         return kind if is_most and (kind == "gil" or self.step.owner == MINE) else None
 
     @property
@@ -117,6 +119,11 @@ class CodeTree:
             heavy = sorted(range(len(found)), key=lambda at: -getattr(found[at][1], order))[:limit]
             found = [found[at] for at in sorted(heavy)]
         return found
+
+    def list_main_nodes(self, sort: str = "total") -> list[tuple[int, CodeNode]]:
+        """Return what a person reads in ten seconds: the nodes that matter, or the heaviest few."""
+        found = self.list_nodes(sort, _MOST, _MAIN)
+        return found if len(found) >= _FEW else self.list_nodes(sort, _FEW)
 
     def add_hot_calls(self, own: Callable[[str], str]) -> None:
         """Add to the calls of libraries that take much of the time what takes it inside of them."""

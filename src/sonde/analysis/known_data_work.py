@@ -200,10 +200,11 @@ DATA_WORK: tuple[tuple[str, tuple[str, ...], str] | tuple[str, tuple[str, ...], 
                        "torch.optim"),
      "use fused=True or foreach=True, and fewer, larger parameters"),
     ("the backward pass", ("torch.Tensor.backward", "torch.backward", "torch.grad",
-                           "torch.autograd"),
+                           "torch.autograd", "accelerate.Accelerator.backward"),
      "it costs about twice the forward pass: freeze what need not be trained, detach what needs no "
      "gradient, keep no graph of earlier steps, use mixed precision",
-     "a thread of PyTorch's own runs it, and waits for a GPU that is still busy. It costs about "
+     "a thread of PyTorch's own runs it, and waits for a GPU that is still busy, or for the other "
+     "ranks, as all gradients are added up: then see what the slowest rank does. It costs about "
      "twice the forward pass: freeze what need not be trained, detach what needs no gradient, use "
      "mixed precision; `sonde modules` tells which modules take the time"),
     ("the model", ("torch.Module.__call__", "torch.Module._wrapped_call_impl",
@@ -237,6 +238,11 @@ DATA_WORK: tuple[tuple[str, tuple[str, ...], str] | tuple[str, tuple[str, ...], 
     ("graphs", ("networkx", "igraph"),
      "networkx is Python: rustworkx, igraph or scipy.sparse.csgraph are many times faster; ask "
      "once for all pairs or from one source, and not for each pair"),
+    ("tasks of Dask", ("dask.Delayed", "dask.DelayedLeaf", "dask.delayed", "dask.DaskMethodsMixin",
+                       "dask.compute", "dask.persist", "distributed"),
+     "each task has its price, in the scheduler as well: make fewer and larger ones (larger "
+     "chunks, batches in place of single items), and call compute once for all of them",
+     "it waits for its tasks: the lines of the workers say what those do"),
     ("data frames", ("pandas", "polars", "dask", "geopandas", "vaex", "modin"),
      "work on whole columns: groupby, merge or map in place of a filter, loc or apply for each key "
      "or row; set_index (or a dictionary) for look-ups; collect pieces in a list and concat once; "

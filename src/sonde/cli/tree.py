@@ -45,7 +45,9 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     _options.add_window(parser)
     parser.add_argument("--sort", choices=SORTS, default="total",
                         help="the time that counts (default: %(default)s)")  # fmt: skip
-    _options.add_limit(parser, 30, "lines; 0 is all")
+    parser.add_argument("-n", "--limit", type=int, metavar="N",
+                        help="show at most N lines; 0 is all (default: what takes 5 %% of the "
+                        "time, or else the ten heaviest)")  # fmt: skip
     parser.add_argument(
         "--thread", metavar="NAME|ID", action="append", default=[],
         help="only this thread; may be a pattern like 'Pool*'; may be repeated",
@@ -83,9 +85,15 @@ def run(args: argparse.Namespace) -> int:
         records = [_make_record(depth, node, tree) for depth, node in found]
         _table.write_records(records, _FIELDS, args.format, args.output)
         return 0
-    nodes = tree.list_nodes(args.sort, args.limit, 0.01 if args.limit else 0.0)
+    nodes = _choose_nodes(tree, args.sort, args.limit)
     _table.write_text(args.output, lambda file: _draw(tree, nodes, awaited, args, file))
     return 0
+
+
+def _choose_nodes(tree: CodeTree, sort: str, limit: int | None) -> list[tuple[int, CodeNode]]:
+    if limit is None:
+        return tree.list_main_nodes(sort)
+    return tree.list_nodes(sort, limit, 0.01 if limit else 0.0)
 
 
 def _make_record(depth: int, node: CodeNode, tree: CodeTree) -> dict[str, object]:
@@ -109,7 +117,9 @@ def _draw(
     for line in _describe(tree):
         file.write(textwrap.fill(line, width, subsequent_indent="  ") + "\n")
     if nodes:
-        _draw_tree(tree, nodes, args, file)
+        file.write("\n   total  share" + ("   waiting" if _has_waits(tree) else "") + "\n")
+        draw_nodes(tree, nodes, _show_numbers, _name, file)
+    _tell_left_out(tree, len(nodes), args.sort, width, file)
     for name, time_ns in tree.compiled.items():
         if time_ns > _COMPILED * tree.root.total_ns:
             line = f"{name} is compiled: what it calls has no frames of Python; {_SEES_COMPILED}"
@@ -117,15 +127,15 @@ def _draw(
     draw_awaits(awaited, tree.profile.recording.sessions[0], file)
 
 
-def _draw_tree(
-    tree: CodeTree, nodes: Sequence[tuple[int, CodeNode]], args: argparse.Namespace, file: IO[str]
-) -> None:
-    file.write("\n   total  share" + ("   waiting" if _has_waits(tree) else "") + "\n")
-    draw_nodes(tree, nodes, _show_numbers, _name, file)
-    hidden = len(tree.list_nodes(args.sort, least=0)) - len(nodes)
+def _tell_left_out(tree: CodeTree, shown: int, sort: str, width: int, file: IO[str]) -> None:
+    left_out, hidden = list[str](), len(tree.list_nodes(sort, least=0)) - shown
     if hidden > 0:
-        lines = "1 line with less time is" if hidden == 1 else f"{hidden} lines with less time are"
-        file.write(f"\n{lines} left out: --limit 0 shows all\n")
+        left_out.append(f"{count_things(hidden, 'line')} with less time (--limit 0 shows all)")
+    if tree.rest_ns:
+        rest = show_duration(tree.rest_ns)
+        left_out.append(f"{rest} of threads and event loops without work (--idle)")
+    if left_out:
+        file.write("\n" + textwrap.fill(f"left out: {', '.join(left_out)}", width) + "\n")
 
 
 def _describe(tree: CodeTree) -> Iterator[str]:
@@ -139,9 +149,6 @@ def _describe(tree: CodeTree) -> Iterator[str]:
     if tree.queue_ns > _STARVED * root.working_ns:
         queue = show_duration(tree.queue_ns)
         yield f"(for {queue} of the work it was ready to run, but others had the processors)"
-    if tree.rest_ns:
-        rest = show_duration(tree.rest_ns)
-        yield f"({rest} of threads and event loops without work is left out: --idle shows it)"
 
 
 def _describe_waits(tree: CodeTree) -> str:
