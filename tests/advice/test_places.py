@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from types import SimpleNamespace
 
 import pytest
 
@@ -10,7 +11,7 @@ from sonde.advice.finding import Advice
 from sonde.advice.period import Period
 from sonde.advice.places import find_places
 from sonde.analysis.hot_places import HotPlace
-from support.handmade_stacks import START_NS, FakeRecording
+from support.handmade_stacks import START_NS, FakeRecording, FakeSession
 
 STANDARD = "/opt/py/lib/python3.12"
 MAIN = ("main", "/job/app.py", 5, 1)
@@ -75,6 +76,22 @@ def test_json_has_the_place_without_the_numbers_of_its_stacks() -> None:
     advice = Advice("", "", 10.0, 1, 0.0, (), places=[place])
     (made,) = json.loads(advice.to_json())["places"]
     assert place.stacks and "stacks" not in made and made["instead"] == place.instead
+
+
+def test_what_one_of_several_workers_does_alone_is_told_with_its_process() -> None:
+    workers = [FakeSession(pid=pid) for pid in (100, 200, 300)]
+    recording = FakeRecording(*workers)
+    for number, one in enumerate(workers):
+        see_often(recording, [MAIN, PARSE], 100, 30_000, cpu=100, session=number, thread=one.pid)
+    see_often(recording, [MAIN, RECV], 100, 30_000, cpu=0, wait="network", session=1, thread=200)
+    facts = {place.call: place.facts for place in find(recording)}
+    assert facts["json.loads"] == "in 3 processes"
+    told = "only in process 200, not in 2 others that work alike"
+    assert [told] == [
+        one for one in facts["socket.SocketIO.readinto"].split(", ", 1) if "only" in one
+    ]
+    workers[1].meta = SimpleNamespace(argv=["python", "/job/other.py"], cwd="/job")
+    assert not any("only in" in place.facts for place in find(recording))
 
 
 def test_work_that_takes_more_and_more_is_told() -> None:

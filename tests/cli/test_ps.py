@@ -2,7 +2,12 @@
 
 from __future__ import annotations
 
-from sonde.cli.ps import _describe_none, _fold_workers, _put_jobs_together
+from sonde.cli.ps import (
+    _calm_workers,
+    _describe_none,
+    _fold_workers,
+    _put_jobs_together,
+)
 
 
 def make(pid: int, job: str | None, rank: int | None = None) -> dict[str, object]:
@@ -40,3 +45,19 @@ def test_many_workers_that_ended_in_order_are_one_line() -> None:
     assert (killed["pid"], running["pid"]) == (10, 11)
     ranks = [show(pid, rank=pid) for pid in range(8)]
     assert _fold_workers(ranks) == ranks and _fold_workers(rows[:4]) == rows[:4]
+
+
+def test_workers_that_their_pool_ended_are_no_alarm_but_others_that_were_killed_are() -> None:
+    def make_row(session: str, parent: str | None, state: str, **more: object) -> dict[str, object]:
+        return {"session": session, "parent": parent, "state": state, "word": more.get("signal"),
+                "exit_code": more.get("code"), "exit_signal": more.get("signal")}  # fmt: skip
+
+    rows = [
+        make_row("pool", None, "ended", code=0),
+        make_row("worker", "pool", "killed", signal="SIGTERM"),
+        make_row("crashed", "pool", "killed", signal="SIGSEGV"),
+        make_row("failed", None, "ended", code=1),
+        make_row("child", "failed", "killed", signal="SIGTERM"),
+    ]
+    shown = [(row["word"] or row["state"]) for row in _calm_workers(rows)]
+    assert shown == ["ended", "ended", "SIGSEGV", "ended", "SIGTERM"]

@@ -131,9 +131,16 @@ def test_what_happens_in_an_import_is_that_import() -> None:
 
 
 def test_the_screen_sums_up_all_processes_and_names_the_one_that_differs() -> None:
-    whole, *others = describe_team(WORKERS, 10.0)
+    whole, *others = describe_team(WORKERS, 10.0, 200)
     assert whole == "shop-9  3 processes  CPU 60%  RSS 3.0M  threads 6"
     assert others == ["pid 2 differs: +50 % of the time in slow (wsgi.py:4)"]
+    # Where there is no room the name is cut, never its place.
+    long = Unit("Inventory.fetch_from_the_remote_service", SLOW.file, SLOW.line)
+    lazy = Process(4, ((WAITS, APP, long), True, 9), ((WAITS, APP), False, 1))
+    (other,) = describe_team([*WORKERS[::2], lazy], 10.0, 70)[1:]
+    assert len(other) <= 70 and "Inventory.f" in other and other.endswith("\u2026 (wsgi.py:4)"), (
+        other
+    )
     assert describe_team_losses(WORKERS) == ["lost: samples of 1 process: enter shows which"]
     page = make_team_page(Choice("lines", "wall", 10.0, idle=True), WORKERS)
     assert "the sum of 3 processes" in page.title
@@ -148,5 +155,5 @@ def test_the_calls_of_a_function_are_those_of_the_process_that_spends_most_in_it
 def test_processes_that_have_ended_do_not_count_while_others_run() -> None:
     late = Process(4, ((WAITS, APP), False, 9))
     late.is_live = False
-    assert "3 processes" in describe_team([late, *WORKERS], 10.0)[0]
-    assert describe_team([late], 10.0)[0] == "shop-9  1 process  all have ended"
+    assert "3 processes" in describe_team([late, *WORKERS], 10.0, 200)[0]
+    assert describe_team([late], 10.0, 200)[0] == "shop-9  1 process  all have ended"

@@ -28,7 +28,7 @@ from sonde.advice.verdict import LEVELS, Limit, Limits, Verdict
 from sonde.config_file import FileSettings
 from sonde.errors import ConfigError
 from sonde.session import Session
-from sonde.session.ending import describe_ends
+from sonde.session.ending import describe_ends, wait_for_statuses
 from sonde.store.held import HeldRecording
 from sonde.store.recording import open_recording
 from sonde.words import show_moment
@@ -135,6 +135,7 @@ def advise(
     `keeps_memory` is for a process that ends then: it takes a seventh less."""
     found = load_rules(rules, limits)
     sessions = open_recording(target).add_relatives().sessions
+    wait_for_statuses(sessions)
     some = choose_some(sessions)
     held = [HeldRecording(these, keeps_memory=keeps_memory) for these in (sessions, some)]
     with held[0] as whole, held[1] as recording:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
 from typing import Any
 
@@ -50,7 +50,8 @@ length AS (
 whole AS (
   SELECT place, COALESCE(SUM(wall_ns) FILTER (part = 0), 0)::DOUBLE AS first_ns,
          COALESCE(SUM(wall_ns) FILTER (part = 2), 0)::DOUBLE AS last_ns,
-         COUNT(DISTINCT (host, pid)) AS processes, COUNT(DISTINCT (host, pid, thread)) AS threads
+         COUNT(DISTINCT (host, pid)) AS processes, COUNT(DISTINCT (host, pid, thread)) AS threads,
+         ANY_VALUE(host) AS host, ANY_VALUE(pid) AS pid
   FROM seen GROUP BY place),
 kind AS (
   SELECT place, ARG_MAX(wait, wall_ns) AS wait
@@ -59,6 +60,7 @@ SELECT * FROM whole JOIN kind USING (place) LEFT JOIN length USING (place)
 """
 _MOST_STACKS = 200  # of a place, the heaviest, that are looked at
 _FEWEST_WAITS = 10
+_FEWEST_OTHERS = 2  # processes that work alike, from which on one that differs is told
 _GROWN, _GROWN_PCT = 2.0, 20.0  # times as much at the end, and so many points of the time more
 _DEEP = 5  # frames of one function in a stack, from which it calls itself
 # How long a wait for a delayed acknowledgement usually lasts, in Linux, and how far single ones may
@@ -121,9 +123,9 @@ def find_places(recording: HeldRecording, period: Period) -> list[HotPlace]:
     awaited = list(_list_awaits(awaits, window, loops_ns, whole_ns, profile.folder))
     places = list_places(tree, loops_ns=loops_ns, awaited=awaited)
     depths = _find_depths(tree, places)
-    facts = _read_facts(recording, window, places)
+    facts, alike = _read_facts(recording, window, places), _count_alike(tree)
     told = [
-        _describe(place, facts[at], depths.get(at, 0), window) if at in facts else place
+        _describe(place, facts[at], depths.get(at, 0), window, alike) if at in facts else place
         for at, place in enumerate(places)
     ]
     told = mark_device(recording, period.find_words("some")["inside"], told)
@@ -170,7 +172,21 @@ def _find_depths(tree: CodeTree, places: Sequence[HotPlace]) -> dict[int, int]:
     return found
 
 
-def _describe(place: HotPlace, row: Any, depth: int, window: Window) -> HotPlace:
+def _count_alike(tree: CodeTree) -> dict[tuple[str, int], int]:
+    """Return how many processes did the same work as each one, with itself: those that worked and
+    were started by the same process with the same command, as the workers of a server."""
+    sessions = tree.profile.recording.sessions
+    at_work = [sessions[part] for part in {part for part, _thread in tree.root.threads}]
+    teams = {
+        (one.host, one.pid): (one.host, getattr(one.meta, "ppid", None), tuple(one.meta.argv))
+        for one in at_work
+    }
+    return {who: list(teams.values()).count(team) for who, team in teams.items()}
+
+
+def _describe(
+    place: HotPlace, row: Any, depth: int, window: Window, alike: Mapping[tuple[str, int], int]
+) -> HotPlace:
     facts, instead = [], find_instead(
         place.call, row["wait"], is_waiting=place.state == "waiting"
     )  # fmt: skip
@@ -189,6 +205,8 @@ def _describe(place: HotPlace, row: Any, depth: int, window: Window) -> HotPlace
         instead = _NO_DELAY if row["wait"] == "network" and is_ack else instead
     if row["processes"] > 1:
         facts.append(f"in {row['processes']} processes")
+    elif (others := alike.get((row["host"], row["pid"]), 1) - 1) >= _FEWEST_OTHERS:
+        facts.append(f"only in process {row['pid']}, not in {others} others that work alike")
     elif row["threads"] > 1:
         facts.append(f"in {row['threads']} threads")
     return replace(place, facts=", ".join(facts), instead=instead)

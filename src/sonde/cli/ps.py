@@ -80,7 +80,7 @@ def run(args: argparse.Namespace) -> int:
             if row["stands"]:
                 print(clean(f"process {row['pid']}: {row['stands']}"))
         names = _choose_names(found, args.long)
-        found = _put_jobs_together(found)
+        found = _put_jobs_together(_calm_workers(found))
         shown = [{**row, **_show(row)} for row in found]
         commands = list_commands(found, [row["command"] for row in shown])
         shown = [{**row, "command": one} for row, one in zip(shown, commands, strict=True)]
@@ -108,6 +108,17 @@ def _put_jobs_together(rows: Sequence[dict[str, Any]]) -> list[dict[str, Any]]:
         else:
             found += sorted(alike, key=lambda row: -1 if row["rank"] is None else row["rank"])
     return found
+
+
+def _calm_workers(rows: Sequence[dict[str, Any]]) -> list[dict[str, Any]]:
+    """Return rows in which workers that SIGTERM has ended are plainly ended if who started them has
+    ended in order: that is how a pool ends its workers."""
+    orderly = {row["session"] for row in rows if row["state"] == "ended" and not row["exit_code"]}
+    return [
+        {**row, "word": None, "state": "ended"}
+        if row["exit_signal"] == "SIGTERM" and row["parent"] in orderly else row
+        for row in rows
+    ]  # fmt: skip
 
 
 def _fold_workers(rows: Sequence[dict[str, Any]]) -> list[dict[str, Any]]:

@@ -14,6 +14,7 @@ from sonde.cli._missing import tell_missing
 from sonde.cli._terminal import fill
 from sonde.errors import ConfigError
 from sonde.export.files import write_with
+from sonde.session.ending import wait_for_statuses
 from sonde.session.target import add_children, find_sessions
 from sonde.store.recording import Recording
 from sonde.web.opened import Opened
@@ -39,6 +40,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 def run(args: argparse.Namespace) -> int:
     sessions = add_children(find_sessions(args.target, environ.find_root()))
     tell_missing(sessions)
+    wait_for_statuses(sessions)
     recording = Recording(sessions)
     window = None
     if args.since or args.until:

@@ -16,7 +16,7 @@ from sonde.cli._native_text import is_ours
 from sonde.cli._stack_text import Painter, StackText
 from sonde.errors import ConfigError, Error, NoSession, NotYours
 from sonde.session import Session, stack_table, steering
-from sonde.session.ending import choose_ended, find_ending
+from sonde.session.ending import choose_ended, find_ending, wait_for_statuses
 from sonde.session.held_lock import HeldLock
 from sonde.session.last_stacks import pick_raised, read_last_stacks, read_raised
 from sonde.session.lock_waits import add_locks, read_lock_waits, take_newest
@@ -90,6 +90,8 @@ def _look(args: argparse.Namespace) -> list[_Shown] | None:
             raise
         return [(_Native if args.native else _Outside)(int(args.target), args)]
     alive = [session for session in sessions if session.is_alive()]
+    if not alive:
+        wait_for_statuses(sessions)
     in_full = args.each or args.locals or args.tasks or args.native or args.format == "json"
     if len(alive) > 1 and not in_full:
         _print_tree(sessions)

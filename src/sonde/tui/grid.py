@@ -34,6 +34,20 @@ def cut(text: str, width: int, *, left: bool = False, right: bool = False) -> st
     return set_cell_size("…" + text, width)
 
 
+def share_widths(columns: Sequence[PageColumn], needs: Sequence[int], room: int) -> list[int]:
+    """Return the widths of columns: fixed ones as they are; the others share the rest, and what one
+    of them does not need is for those that need more."""
+    widths = [column.width for column in columns]
+    left = max(0, room - sum(widths) - 2 * (len(columns) - 1))
+    flexible = [at for at, width in enumerate(widths) if width == 0]
+    for number, at in enumerate(sorted(flexible, key=lambda at: needs[at])):
+        widths[at] = min(needs[at], left // (len(flexible) - number))
+        left -= widths[at]
+    if flexible:
+        widths[flexible[-1]] += left
+    return widths
+
+
 class Lines(Widget):
     """A few lines of styled text."""
 
@@ -102,17 +116,9 @@ class Grid(Widget, can_focus=True):
         self.move(0)
 
     def _find_widths(self) -> list[int]:
-        """Return the widths: fixed ones as they are; the other columns share the rest."""
         columns = self.page.columns
-        fixed = sum(column.width for column in columns) + 2 * (len(columns) - 1) + self._bar_room
-        left = max(0, self.size.width - fixed)
-        flexible = [at for at, column in enumerate(columns) if column.width == 0]
-        widths = [column.width for column in columns]
-        for number, at in enumerate(flexible):
-            rest = len(flexible) - number
-            widths[at] = left if rest == 1 else min(self._find_longest(at), left * 9 // (10 * rest))
-            left -= widths[at]
-        return widths
+        needs = [self._find_longest(at) for at in range(len(columns))]
+        return share_widths(columns, needs, self.size.width - self._bar_room)
 
     def _find_longest(self, at: int) -> int:
         cells = (cell_len(row.cells[at]) for row in self.page.rows)

@@ -6,7 +6,7 @@ from collections.abc import Sequence
 
 from sonde.session.ending import find_ending
 from sonde.tui.process import TopProcess
-from sonde.words import MISSING, show_bytes_short, show_duration_short
+from sonde.words import MISSING, count_things, show_bytes_short, show_duration_short
 
 
 def describe_process(process: TopProcess) -> tuple[str, str]:
@@ -16,25 +16,40 @@ def describe_process(process: TopProcess) -> tuple[str, str]:
     world = meta.world_size
     rank = "" if session.rank is None else f"  rank {session.rank}" + (f"/{world}" if world else "")
     left = f"pid {session.pid}{rank}  {session.host}  Python {meta.python}  "
-    return left + process.command, f"{process.state} {show_duration_short(process.age_s * 1e9)}"
+    ending = None if process.is_live else find_ending(session)
+    state = process.state if ending is None else ending.word
+    return left + process.command, f"{state} {show_duration_short(process.age_s * 1e9)}"
 
 
-def describe_use(process: TopProcess, window_s: float | None) -> str:
-    """Return its CPU, memory, threads and GIL use; how it is sampled, and what that costs."""
+def describe_use(process: TopProcess, window_s: float | None, width: int) -> str:
+    """Return its CPU, memory, threads and GIL use; how it is sampled, and what that costs; in fewer
+    words where there is no room."""
     usage, cost = process.read_usage(), process.find_cost_pct()
     cpu = MISSING if usage is None else f"{usage['user_pct'] + usage['system_pct']:.0f}%"
     rss = MISSING if usage is None else show_bytes_short(usage["rss_bytes"])
     threads = process.count_threads() if usage is None else usage["threads"]
     every = process.interval_s
-    parts = (
+    use = (
         f"CPU {cpu}",
         f"RSS {rss}",
         f"threads {threads:.0f}",
         f"GIL {process.find_gil_pct(window_s):.0f}%",
-        f"sampled every {MISSING if every is None else _show_interval(every)}",
-        f"sonde {MISSING if cost is None else f'{cost:.1f}%'} of a core",
     )
-    return "  ".join(parts)
+    often = MISSING if every is None else _show_interval(every)
+    price = f"sonde {MISSING if cost is None else f'{cost:.1f}%'}"
+    text = "  ".join((*use, f"sampled every {often}", f"{price} of a core"))
+    return text if len(text) <= width else "  ".join((*use, f"every {often}", price))
+
+
+def describe_losses(losses: Sequence[str], width: int) -> str:
+    """Return what was lost in one line, as far as there is room, and how much more there is."""
+    for count in range(len(losses), 0, -1):
+        more = len(losses) - count
+        end = f"; {more} more (? lists them)" if more else ""
+        text = f"lost: {'; '.join(losses[:count])}{end}"
+        if len(text) <= width:
+            return text
+    return f"lost: {count_things(len(losses), 'thing')} (? lists them)" if losses else ""
 
 
 def _show_interval(every_s: float) -> str:

@@ -94,7 +94,8 @@ _WHERE = (PageColumn("function"), PageColumn("where", cut_left=True))
 SHARES = (_pct("self%"), _pct("total%", 7), PageColumn("self", 7, True, descends=True), *_WHERE)
 _CALLS = (_pct("self%"), _pct("total%", 7), PageColumn("", 7), *_WHERE)
 _THREADS = (
-    _pct("busy%"), _pct("CPU%"), _pct("GIL%"), PageColumn("now", 7), PageColumn("thread", 16),
+    _pct("busy%"), _pct("CPU%"), _pct("GIL%"), PageColumn("now", 7),
+    PageColumn("thread", cut_left=True),  # names often differ in the number at their end
     PageColumn("in"), PageColumn("at", cut_left=True),
 )  # fmt: skip
 _STACKS = (PageColumn("stack"), PageColumn("where", cut_left=True))
@@ -335,7 +336,10 @@ def _make_processes(choice: Choice, processes: Sequence[TopProcess]) -> Page:
     """Return one row per process; what the main threads do shows which one differs."""
     rows = [_make_process(number, process, choice) for number, process in enumerate(processes)]
     title = f"processes · {show_window(choice.window_s or LONGEST_S)}"
-    return Page(title, _PROCESSES, rows, 0)
+    if any(process.session.rank is not None for process in processes):
+        return Page(title, _PROCESSES, rows, 0)
+    plain = [row._replace(values=row.values[1:], cells=row.cells[1:]) for row in rows]
+    return Page(title, _PROCESSES[1:], plain, 0)
 
 
 def _make_process(number: int, process: TopProcess, choice: Choice) -> PageRow:

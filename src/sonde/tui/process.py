@@ -269,7 +269,8 @@ class TopProcess:
         rows: list[dict[str, float]] = []
         for count in (1, 64, 4096):  # each reading has a row for every descendant as well
             found = self._read_last("system.process", count)
-            rows = [row for row in found if not row.get("depth")][-1:]
+            # One that has ended, and that nobody has waited for yet, has no memory any more.
+            rows = [row for row in found if not row.get("depth") and row["rss_bytes"]][-1:]
             if rows or len(found) < count:
                 break
         stale = rows and self.is_live and self.now_ns - rows[0]["t_ns"] > _RECENT_NS

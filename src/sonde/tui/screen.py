@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import textwrap
 import time
 from collections.abc import Callable, Sequence
 from dataclasses import replace
@@ -31,6 +32,7 @@ from sonde.tui.tree import Unit
 
 REFRESH_S = 1.0
 _LOSSES_S = 30.0  # between two checks of every file of the session
+_NARROWEST = 20  # columns: what a narrower terminal shows is cut
 _MOST = 0.1  # the share of a core for reading; after a slow refresh, the next one waits
 _VIEW_KEYS = {"f": "functions", "l": "lines", "t": "threads", "s": "stacks", "p": "processes"}
 _WEIGHT_KEYS = dict(zip("wcg", WEIGHTS, strict=True))
@@ -197,7 +199,7 @@ class Top(App[None]):
         lines: list[Line] = []
         width = self.size.width
         if self._is_team:
-            whole, *others = describe_team(self.processes, self.choice.window_s)
+            whole, *others = describe_team(self.processes, self.choice.window_s, width)
             lost = describe_team_losses(self.processes)
             return [[(whole, BOLD)], *([(line, WARN)] for line in others),
                     *([(line, DIM)] for line in lost)]  # fmt: skip
@@ -207,13 +209,12 @@ class Top(App[None]):
         left, right = header.describe_process(self.process)
         room = max(0, width - len(right) - 1)
         lines.append([(cut(left, room) + " ", BOLD), (right, BOLD)])
-        lines.append([(header.describe_use(self.process, self.choice.window_s), PLAIN)])
+        lines.append([(header.describe_use(self.process, self.choice.window_s, width), PLAIN)])
         end = header.describe_end(self.process)
-        if end:
-            lines.append([(end, WARN)])
-        lost = [*self.process.list_misses(), *self.losses]
-        if lost:
-            lines.append([("lost: " + "; ".join(lost), DIM)])
+        lines += [[(line, WARN)] for line in textwrap.wrap(end, max(width, _NARROWEST))]
+        missing = header.describe_losses([*self.process.list_misses(), *self.losses], width)
+        if missing:
+            lines.append([(missing, DIM)])
         return lines
 
     def _make_title(self, page: Page) -> Line:
@@ -266,7 +267,8 @@ class Top(App[None]):
     @property
     def _actions(self) -> dict[str, Callable[[], None]]:
         return {
-            "q": self.exit, "?": self._help, "/": self._open_filter, "r": self._reverse,
+            "q": self.exit, "?": self._help, "h": self._help, "/": self._open_filter,
+            "r": self._reverse,
             "i": lambda: self._choose(idle=not self.choice.idle), "enter": self._enter,
             "escape": self._go_back, " ": self._freeze, "+": lambda: self._widen(1),
             "=": lambda: self._widen(1), "-": lambda: self._widen(-1),

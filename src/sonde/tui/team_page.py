@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
+from sonde.tui.grid import cut
 from sonde.tui.page import (
     SHARES,
     WEIGHT_WORDS,
@@ -20,6 +21,7 @@ from sonde.tui.team import find_members, sum_shares
 from sonde.tui.tree import Unit
 from sonde.words import MISSING, count_things, show_bytes_short, show_duration_short
 
+_LEAST = 12  # columns of a name
 _MOST_NAMED = 3  # processes that differ, above the table
 
 
@@ -42,9 +44,9 @@ def make_team_page(choice: Choice, processes: Sequence[TopProcess]) -> Page:
     return arrange(Page(" · ".join(parts), SHARES, rows, 0, note), choice)
 
 
-def describe_team(processes: Sequence[TopProcess], window_s: float | None) -> list[str]:
+def describe_team(processes: Sequence[TopProcess], window_s: float | None, width: int) -> list[str]:
     """Return what all live processes use together, if any is live, and a line for each that differs
-    from the others, the most first."""
+    from the others, the most first. Where there is no room, the name of the function is cut."""
     live = choose_live(processes)
     name = live[0].session.meta.job or live[0].command
     count = count_things(len(live), "process")
@@ -55,8 +57,11 @@ def describe_team(processes: Sequence[TopProcess], window_s: float | None) -> li
     for member in sorted(members, key=lambda one: -one.more_pct)[:_MOST_NAMED]:
         session, unit = member.process.session, member.unit
         who = f"pid {session.pid}" if session.rank is None else f"rank {session.rank}"
-        place = "" if unit is None else f"{unit.func} ({unit.show_place(member.process.folder)})"
-        lines.append(f"{who} differs: {member.more_pct:+.0f} % of the time in {place}")
+        if unit is not None:
+            begin = f"{who} differs: {member.more_pct:+.0f} % of the time in "
+            place = f" ({unit.show_place(member.process.folder)})"
+            room = max(_LEAST, width - len(begin) - len(place))
+            lines.append(begin + cut(unit.func, min(room, len(unit.func))) + place)
     return lines
 
 
