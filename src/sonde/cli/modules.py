@@ -209,10 +209,15 @@ def _draw_all(
         faint = nodes[at].total_s < report.step_s / 100
         return f"\x1b[2m{cell}\x1b[0m" if faint else cell
 
-    _table.draw_table(names, rows, file, [right for _name, right, _show in columns], paint)
+    # Where names and numbers do not fit even so, names are cut.
+    _table.draw_table(
+        names, rows, file, [right for _name, right, _show in columns], paint,
+        keep=("fastest", "slowest"),
+    )  # fmt: skip
     left_out = [name for name, _right, _show in known if name and name not in names]
     if left_out:
-        file.write(f"no room for {', '.join(left_out)}: a pipe or --format json has all\n")
+        note = f"no room for {', '.join(left_out)}: a pipe or --format json has all"
+        file.write(fill(note, file) + "\n")
 
 
 Show = Callable[[ModuleNode], str]
@@ -255,7 +260,8 @@ def _list_columns(
 
 def _fit(columns: list[Column], nodes: Sequence[ModuleNode], room: int) -> list[Column]:
     """Leave out what matters least until the rest has room: names must not be cut."""
-    for name in ("parameters", "calls", "type", "", "memory", "recompute", "fastest"):
+    for name in ("parameters", "calls", "type", "", "memory", "recompute", "fastest", "self",
+                 "spread"):  # fmt: skip
         widths = [max(len(show(node)) for node in nodes) for _name, _right, show in columns]
         heads = [len(name) for name, _right, _show in columns]
         if sum(map(max, widths, heads)) + 2 * (len(columns) - 1) <= room:

@@ -16,6 +16,7 @@ from sonde.analysis.standstill import look_at
 from sonde.cli import _options, _table
 from sonde.cli._command_text import fit_commands
 from sonde.cli._process_roles import list_commands, read_title
+from sonde.cli._terminal import fill
 from sonde.collector.retention import measure_bytes
 from sonde.errors import ConfigError, Error, NoSession
 from sonde.fleet.hosts import find_cluster
@@ -175,7 +176,8 @@ def _draw(names: Sequence[str], rows: list[dict[str, Any]], file: IO[str]) -> No
     shown = [[row[name] for name in names] for row in rows]
     _table.draw_table(names, shown, file, keep=("job",))
     if left_out:
-        file.write(f"no room for {', '.join(left_out)}: --format json has all\n")
+        note = f"no room for {', '.join(left_out)}: --format json has all"
+        file.write(fill(note, file) + "\n")
 
 
 def _list_cluster(args: argparse.Namespace) -> int:
