@@ -150,6 +150,17 @@ def await_often(frames: list[tuple[str, str, int, int]], tasks: int, ended: int 
     return next(one for one in find(recording) if one.state == "waiting")
 
 
+def test_the_time_between_the_cells_of_a_notebook_is_nobodys() -> None:
+    recording = FakeRecording()
+    see_often(recording, [MAIN, PARSE], 100, 30_000, cpu=100)
+    for at_ms in range(1000, 30_000, 1000):
+        recording.row("python.event_loop", at_ms, thread=100, wall_ns=10**9, idle_ns=9 * 10**8,
+                      callbacks=10, held_ns=0, longest_ns=0)  # fmt: skip
+    assert {place.state for place in find(recording)} == {"waiting", "working"}
+    recording.sessions[0].meta.argv = ["python", "-m", "ipykernel_launcher", "-f", "k.json"]
+    assert [place.state for place in find(recording)] == ["working"]
+
+
 def test_tasks_that_wait_one_after_the_other_are_told_to_wait_together() -> None:
     place = await_often([MAIN, ("fetch", "/job/app.py", 30, 28), READ], 1)
     assert (place.func, place.line, place.call) == ("fetch", 30, "asyncio.StreamReader.readline")

@@ -51,6 +51,27 @@ def test_what_stands_above_a_stack_keeps_to_the_width_and_says_a_name_once() -> 
     ]
 
 
+def test_how_a_server_calls_its_application_is_one_line_unless_it_is_asked_for() -> None:
+    site = "/v/lib/python3.12/site-packages"
+    server = [
+        StackFrame(f"step_{n}", f"{site}/{name}/app.py", n, 0)
+        for n, name in enumerate(("starlette", "starlette", "fastapi", "uvicorn", "click"))
+    ]
+    stack = [*GET[:3], *server, StackFrame("<module>", "/v/bin/uvicorn", 6, 0)]
+    text = StackText(Painter(coloured=False), "/job", 0, all_frames=False)
+    folded = list(text.draw_threads([make(1, "MainThread", stack)], {}))
+    assert folded[2:] == [
+        "    Condition.wait (threading.py:355)",
+        "    Queue.get (queue.py:171)",
+        "    worker (app/pool.py:4)",
+        "    called by 6 frames of starlette, fastapi, uvicorn, click (--all-frames)",
+    ]
+    assert len(draw(make(1, "MainThread", stack))) == 2 + len(stack)
+    # A few callers, and stacks without code of the user's own, are told in full.
+    for whole in (stack[:6], server):
+        assert len(list(text.draw_threads([make(1, "a", whole)], {}))) == 2 + len(whole)
+
+
 def test_frames_of_sonde_between_those_of_the_program_are_not_shown() -> None:
     ours = StackFrame(
         "get_response", "/v/lib/python3.12/site-packages/sonde/job/sources/request.py", 8, 0

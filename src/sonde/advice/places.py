@@ -113,7 +113,8 @@ def find_places(recording: HeldRecording, period: Period) -> list[HotPlace]:
     window = Window(*period.shown_ns)
     profile = Profile(recording, Selection(window))
     rows = recording.query(_LOOPS.format(**period.words)).to_pylist()
-    loops_ns = int(rows[0]["idle_ns"] or 0)
+    # What the loop of a notebook's kernel waits for is its user.
+    loops_ns = 0 if _are_kernels(recording) else int(rows[0]["idle_ns"] or 0)
     try:
         tree = read_tree(profile)
     except Error:  # nothing was sampled
@@ -130,6 +131,12 @@ def find_places(recording: HeldRecording, period: Period) -> list[HotPlace]:
     ]
     told = mark_device(recording, period.find_words("some")["inside"], told)
     return [_tell_repeated(place, tree) if place.state == "working" else place for place in told]
+
+
+def _are_kernels(recording: HeldRecording) -> bool:
+    return all(
+        any("ipykernel" in str(word) for word in one.meta.argv) for one in recording.sessions
+    )
 
 
 # ---- threads -------------------------------------------------------------------------------------

@@ -16,6 +16,7 @@ from sonde.words import clean, show_duration_short
 
 _SHORT_NS = 10**9  # a wait that is shorter is no news
 _MOST_NAMES = 4
+_MANY_CALLERS = 5  # frames of libraries, the outermost ones, that are told in one line
 _LEAST = 12  # columns of a source line that still tell something
 _STARTS = ("Thread._bootstrap", "Thread._bootstrap_inner", "Thread.run", "_bootstrap",
            "_bootstrap_inner", "run")  # fmt: skip
@@ -39,10 +40,11 @@ class StackText:
     that was changed since is not quoted, nor is any if it is 0."""
 
     def __init__(
-        self, paint: Painter, folder: str | None, before_ns: int, width: int = 10**6
-    ) -> None:
+        self, paint: Painter, folder: str | None, before_ns: int, width: int = 10**6, *,
+        all_frames: bool = True,
+    ) -> None:  # fmt: skip
         self._paint, self._folder, self._before_ns = paint, folder, before_ns
-        self._width = width
+        self._width, self._all_frames = width, all_frames
 
     def draw_head(self, title: str, rest: str) -> Iterator[str]:
         """Yield what stands above a stack: a title, which is bold, and a text, which may take
@@ -67,7 +69,9 @@ class StackText:
             yield ""
             title, whose = _name(group)
             yield from self.draw_head(title, f"{whose}  {self._describe(group, names)}")
-            for depth, frame in enumerate(_skip_start(pick_frames(group[0].frames))):
+            frames_shown = _skip_start(pick_frames(group[0].frames))
+            callers = 0 if self._all_frames else _count_callers(frames_shown)
+            for depth, frame in enumerate(frames_shown[: len(frames_shown) - callers]):
                 if depth and find_owner(frame.file) == SONDE:
                     continue  # between the program's own: it only calls on
                 if frame.is_native:
@@ -77,6 +81,8 @@ class StackText:
                 known = variables.get(group[0].thread)
                 for name, value in (known[depth] if known else {}).items():
                     yield f"        {clean(name)} = {clean(value)}"
+            if callers:
+                yield self._paint(2, f"    {_name_callers(frames_shown[-callers:])}")
 
     def draw_frames(self, frames: Iterable[StackFrame]) -> Iterator[str]:
         """Yield the frames of one stack."""
@@ -162,6 +168,26 @@ def _skip_start(frames: Sequence[StackFrame]) -> Sequence[StackFrame]:
     ):
         end -= 1
     return frames[:end]
+
+
+def _count_callers(frames: Sequence[StackFrame]) -> int:
+    """Return how many frames of libraries lead to the user's own code, if they are many: which way
+    a server calls its application is not what somebody asks."""
+    own = [
+        at for at, frame in enumerate(frames)
+        if not frame.is_native and find_owner(frame.file) == MINE
+    ]  # fmt: skip
+    count = len(frames) - 1 - own[-1] if own else 0
+    return count if count >= _MANY_CALLERS else 0
+
+
+def _name_callers(frames: Sequence[StackFrame]) -> str:
+    known = [frame for frame in frames if find_owner(frame.file) != SONDE]
+    files = [frame.file for frame in known if not frame.is_native]
+    packages = [*dict.fromkeys(name_module(file).partition(".")[0] for file in files)]
+    more = ", \N{HORIZONTAL ELLIPSIS}" if len(packages) > _MOST_NAMES else ""
+    names = clean(", ".join(packages[:_MOST_NAMES]) + more)
+    return f"called by {len(known)} frames of {names} (--all-frames)"
 
 
 def _order(name: str) -> tuple[int, str]:

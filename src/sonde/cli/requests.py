@@ -185,10 +185,10 @@ def _describe_loop(loop: dict[str, Any]) -> str:
     text = f"the event loop of {loop['pid']} was busy {loop['busy_pct']:.0f} % of the time"
     if not loop["times"]:
         return f"{text}, and no callback kept it for long"
-    places = "; ".join(
-        f"{show_duration(held_ns)} {where}"
-        for held_ns, where in zip(loop["sums"], loop["where"], strict=True)
-    )
+    sums: dict[str, int] = {}  # different stacks may have the same lines of the user's own
+    for held_ns, where in zip(loop["sums"], loop["where"], strict=True):
+        sums[where] = sums.get(where, 0) + held_ns
+    places = "; ".join(f"{show_duration(held_ns)} {where}" for where, held_ns in sums.items())
     return clean(
         f"{text}; {loop['times']} callback{'s' * (loop['times'] != 1)} kept it for "
         f"{_LONG_NS // 10**6} ms or more, {loop['held_pct']:.0f} % of the time and "

@@ -59,6 +59,10 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         "--each", action="store_true",
         help="of several processes, show each in full instead of all as one tree",
     )  # fmt: skip
+    parser.add_argument(
+        "--all-frames", action="store_true",
+        help="also the frames of libraries that lead to your own code",
+    )  # fmt: skip
     _options.add_span(parser, "--timeout", what="how long --locals and --tasks may wait for the "
                       "GIL (default: 2s), or a cluster for its hosts (default: 10s)")  # fmt: skip
     _options.add_format(parser, ("table", "json"))
@@ -77,7 +81,9 @@ def run(args: argparse.Namespace) -> int:
     if args.format == "json":
         print(json.dumps([one.as_json() for one in shown], indent=1))
     else:
-        print("\n\n".join("\n".join(one.as_text()) for one in shown))
+        in_full = args.all_frames or args.locals or args.native
+        texts = ("\n".join(one.as_text(all_frames=in_full)) for one in shown)
+        print("\n\n".join(texts))
     return 0
 
 
@@ -179,10 +185,12 @@ class _Shown:
             ],
         }  # fmt: skip
 
-    def as_text(self) -> Iterator[str]:
+    def as_text(self, *, all_frames: bool) -> Iterator[str]:
         state = "" if self.is_alive else f"; it {self.ending}. This is where it was"
         rank = "" if self.rank is None else f" (rank {self.rank})"
-        text = StackText(_make_painter(), self.folder, self.start_ns, _find_width())
+        text = StackText(
+            _make_painter(), self.folder, self.start_ns, _find_width(), all_frames=all_frames
+        )
         command = clean(shorten_command(self.command))
         yield from text.draw_head(f"Process {self.pid}{rank}: {command}", state)
         if self.raised:
