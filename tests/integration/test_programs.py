@@ -335,7 +335,7 @@ def test_jupyter_where_the_time_of_a_cell_went(run) -> None:
     pytest.importorskip("ipykernel"), pytest.importorskip("nbclient")
     shown = run(NOTEBOOK, SONDE_COLLECTOR="off").stdout
     assert "<table>" in shown and "line   4  slow()" in shown
-    assert "line   5  time.sleep(0.3)" in shown
+    assert "line   5  time.sleep(0.3)" in shown and "line   3  return sum(i * i" in shown
     tree = shown.partition("   total  share")[2].splitlines()
     assert any("slow" in line and "ipykernel_" in line for line in tree), shown
 

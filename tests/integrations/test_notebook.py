@@ -96,6 +96,7 @@ def test_a_cell_that_waits_is_not_hidden_by_threads_of_the_kernel(run) -> None:
     assert func == "fetch" and int(share) > 90, done.stdout
     assert "beat" not in rest[0] and "profile_cell" not in rest[0]
     assert "line   4  fetch()" in lines and "<bdi>fetch()</bdi>" in lines
+    assert "line   3  time.sleep(0.4)" in lines  # of a function that the cell defines
     assert "   total  share" in lines  # %sonde tree, of this process
 
 

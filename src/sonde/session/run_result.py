@@ -128,13 +128,16 @@ class Result:
         return part
 
     def list_lines(self) -> list[dict[str, object]]:
-        """Return the lines of the source that was run, with the elapsed time of what each called,
-        by time; the source is known of cells of notebooks alone."""
+        """Return the lines of the source that was run, with the elapsed time of each and of what it
+        called, by time; the source is known of cells of notebooks alone. The lines of functions
+        that the source defines are among them."""
         spent: dict[int, int] = {}
         for path, sums in self.iter_stacks():
-            func, _file, _first, line = path[0]
-            if func == "<module>" and 0 < line <= len(self._source):
-                spent[line] = spent.get(line, 0) + sums[1]
+            func, cell, *_ = path[0]
+            if func == "<module>":
+                for line in {line for _func, file, _first, line in path if file == cell}:
+                    if 0 < line <= len(self._source):
+                        spent[line] = spent.get(line, 0) + sums[1]
         whole = self._sum(3) or 1
         return [
             {"line": line, "source": self._source[line - 1].strip(), "total_ns": total_ns,
