@@ -129,6 +129,10 @@ def test_gunicorn_which_worker_differs(tmp_path: Path, root: Path, sonde_cli) ->
             assert "fast" in map(bytes.decode, seen)
             differs = [line for line in shown.splitlines() if "% in fetch_slowly" in line]
             assert len(differs) == 1 and "shop.py:3" in differs[0], shown
+            slow_pid = differs[0].split()[0]
+            advice = sonde_cli("advise", "gunicorn").stdout
+            assert "fetch_slowly (shop.py:3)" in advice, advice
+            assert f"only in process {slow_pid}, not in 3 others that work alike" in advice, advice
             requests = sonde_cli("requests", "gunicorn").stdout
             assert "GET shop.app " in requests
             assert "waiting in time.sleep, called by fetch_slowly (" in requests
@@ -237,6 +241,31 @@ def test_celery_which_task_is_slow_and_which_fails(tmp_path: Path, root: Path, s
     assert slow.split()[2] == "3" and failed.split()[-2] == "1"
     called = "time.sleep, called by fetch_picture (shop.py:6), called by resize (shop.py:8)"
     assert any(called in line for line in lines)
+
+
+FETCHES = """
+import http.server, json, sys, threading, time, urllib.request
+class Prices(http.server.BaseHTTPRequestHandler):
+    def do_GET(self):
+        time.sleep(float(sys.argv[1]))
+        self.send_response(200); self.end_headers(); self.wfile.write(b"[1, 2]")
+    def log_message(self, *args): pass
+server = http.server.ThreadingHTTPServer(("127.0.0.1", 0), Prices)
+threading.Thread(target=server.serve_forever, daemon=True).start()
+def fetch(): return urllib.request.urlopen(f"http://127.0.0.1:{server.server_port}/").read()
+def parse(): return [json.loads("[1, 2, 3]" * 1) for _ in range(20_000)]
+for _ in range(30): fetch(); parse()
+"""
+
+
+def test_compare_which_function_waits_longer_than_before(run, sonde_cli) -> None:
+    run(FETCHES, "0.02", **RECORDED)
+    run(FETCHES, "0.1", **RECORDED)
+    before, after = [one.folder for one in list_sessions(os.environ["SONDE_DIR"])]
+    shown = sonde_cli("compare", before, after).stdout
+    longer = [line for line in shown.splitlines() if "fetch (" in line and "waiting" in line]
+    assert any("worse" in line for line in longer), shown
+    assert "fetch (" in shown.splitlines()[0], shown
 
 
 POOL = """

@@ -94,6 +94,15 @@ def test_who_does_a_little_more_because_another_is_slow_does_not_differ() -> Non
     assert [(one.unit, round(one.more_pct)) for one in found] == [(None, 0), (None, 0), (APP, 10)]
 
 
+def test_where_the_others_do_little_one_differs_by_what_it_does_and_not_by_how_much() -> None:
+    quick = [Process(n, ((WAITS, APP), False, 0.4)) for n in (1, 2, 3)]
+    slow = Process(4, ((WAITS, APP), False, 0.1), ((WAITS, APP, SLOW), True, 2.5))
+    found = find_members([*quick, slow], 10.0)
+    assert [(one.unit, round(one.more_pct)) for one in found] == [(None, 0)] * 3 + [(SLOW, 25)]
+    busy = Process(4, ((WAITS, APP), False, 2.6))  # the kernel gives one most of the requests
+    assert [one.unit for one in find_members([*quick, busy], 10.0)] == [None] * 4
+
+
 def test_what_waits_for_the_workers_that_it_started_is_compared_with_nobody() -> None:
     main = Process(9, ((APP, SELECT), False, 4), ((APP, SLOW), True, 6), ppid=1)
     assert [one.unit for one in find_members([main, *WORKERS], 10.0)] == [None, None, SLOW, None]

@@ -15,6 +15,7 @@ from sonde.tui.shares import Share
 from sonde.tui.tree import StackTree, Unit
 
 _NOTABLE = 0.05  # of the window: smaller differences are chance
+_LITTLE = 0.01  # of the window: who does less does nothing
 _BESIDE = 0.25  # of the largest difference: what one leaves undone is a little more for the rest
 
 
@@ -53,10 +54,8 @@ def find_members(processes: Sequence[TopProcess], window_s: float | None) -> lis
     for at, (process, (working, waiting, units, wait)) in enumerate(
         zip(processes, found, strict=True)
     ):
-        others = [
-            one[2] for place, one in enumerate(found)
-            if place != at and teams[place] == teams[at] and one[0] + one[1] >= _NOTABLE
-        ]  # fmt: skip
+        rest = [one for place, one in enumerate(found) if place != at and teams[place] == teams[at]]
+        others = _list_others(rest, working + waiting)
         # Of two others, the one that does more of it: nobody is told to differ from a slow one.
         more = {
             unit: share - (median_high(one.get(unit, 0.0) for one in others) if others else share)
@@ -72,6 +71,19 @@ def find_members(processes: Sequence[TopProcess], window_s: float | None) -> lis
     least = _BESIDE * max((one.more_pct for one in members), default=0.0)
     return [one if one.more_pct >= least else one._replace(unit=None, more_pct=0.0)
             for one in members]  # fmt: skip
+
+
+def _list_others(
+    rest: Sequence[tuple[float, float, dict[Unit, float], Unit | None]], own: float
+) -> list[dict[Unit, float]]:
+    """Return what a process is compared with: the shares of those that do anything notable. Where
+    they all do little, what each would do in the time `own` that the process takes: a worker that
+    is given more than the others does not differ, one that does something else does."""
+    notable = [one[2] for one in rest if one[0] + one[1] >= _NOTABLE]
+    little = [] if notable else [one for one in rest if one[0] + one[1] >= _LITTLE]
+    return notable or [
+        {unit: share * own / (one[0] + one[1]) for unit, share in one[2].items()} for one in little
+    ]
 
 
 def _find_team(session: Session) -> object:
