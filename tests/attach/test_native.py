@@ -5,7 +5,6 @@ from __future__ import annotations
 import errno
 import json
 import os
-import platform
 import shutil
 import signal
 import subprocess
@@ -20,7 +19,7 @@ from attach.test_outside import VERSIONS, find_python
 from conftest import wait_for
 from sonde import _core
 from sonde.attach import libdw, native, preflight
-from sonde.attach.unwinder import NativeFrame
+from sonde.attach.native_names import NativeFrame
 from sonde.session.stack_table import StackFrame, ThreadStack
 
 PROGRAM = """
@@ -111,18 +110,6 @@ def read_state(pid: int, tid: int | None = None) -> str:
     return Path(f"/proc/{pid}/task/{tid or pid}/stat").read_text().rpartition(")")[2].split()[0]
 
 
-def skip_nameless_loop(python: str) -> None:
-    """Skip a test that Debian's Pythons for x86_64 cannot pass: the compiler has moved parts of their
-    interpreter's loop to where no name says what they are."""
-    found = Path(python).resolve()
-    if (
-        platform.machine() == "x86_64"
-        and found.parts[-3:-1] == ("usr", "bin")
-        and ".pythons" in found.parts
-    ):
-        pytest.skip("the interpreter's loop has parts without a name here")
-
-
 def list_kinds(one: ThreadStack) -> list[str]:
     """Runs of frames: the names of Python's, and one "C" for all of C between them."""
     found: list[str] = []
@@ -136,7 +123,6 @@ def list_kinds(one: ThreadStack) -> list[str]:
 @pytest.mark.parametrize("version", VERSIONS)
 def test_native_frames_lie_between_those_of_every_python(version: str, start) -> None:
     python = find_python(version)
-    skip_nameless_loop(python)
     pid = start(PROGRAM, python=python).pid
     starts = ["_bootstrap_inner", "_bootstrap", "C"]
 
@@ -158,7 +144,6 @@ def test_native_frames_lie_between_those_of_every_python(version: str, start) ->
 
 
 def test_the_command_says_it_in_short_and_all_of_it_as_json(start, sonde_cli) -> None:
-    skip_nameless_loop(sys.executable)
     pid = start(PROGRAM).pid
     wait_for(lambda: "__lt__" in list_kinds(native.read_stacks(pid).threads[0]))
     text = sonde_cli("stacks", pid, "--native", "--locals").stdout

@@ -126,7 +126,21 @@ def test_commands_that_need_no_other_package(start, tmp_path: Path) -> None:
 
 def test_a_capture_is_asked_for_without_other_packages(start, tmp_path: Path) -> None:
     done = call("capture", record(start, tmp_path, "off"), "--steps", 1)
-    assert done.returncode == 1 and "has not imported torch" in done.stderr
+    has_gil = getattr(sys, "_is_gil_enabled", lambda: True)()
+    why = "has not imported torch" if has_gil else "this Python has no GIL"
+    assert done.returncode == 1 and why in done.stderr
+
+
+def test_nobody_waits_for_a_capture_that_the_program_cannot_make(start, tmp_path: Path) -> None:
+    free = "import sys\nsys._is_gil_enabled = lambda: False\n"  # as free-threaded Pythons say
+    (tmp_path / "job.py").write_text(free + "sonde = __import__('sonde').start()" + JOB)
+    pid = start("job.py").pid
+    done = call("capture", pid, "--steps", 1)
+    why = (
+        "source.capture is unavailable there: this Python has no GIL, which keeps the numbers sound"
+    )
+    said = f"sonde: no capture of process {pid}: {why}\n"
+    assert (done.returncode, done.stderr) == (1, said)
 
 
 @pytest.mark.parametrize("command", TOOLS)

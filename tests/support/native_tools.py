@@ -72,6 +72,13 @@ def make_aligned_stack(folder: Path) -> Path:
     return _build(folder, "aligned_stack")
 
 
+def make_moved_loop(folder: Path) -> Path:
+    """The interpreter's loop with a part that lies elsewhere and has no name."""
+    path = _build(folder, "moved_loop")
+    subprocess.run(["strip", str(path)], check=True, capture_output=True)
+    return path
+
+
 def make_slow_reads(folder: Path) -> Path:
     """To be preloaded: readings of stacks pause in the middle, as on a machine that is too busy."""
     return _build(folder, "slow_reads")

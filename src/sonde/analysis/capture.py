@@ -100,17 +100,22 @@ def request_captures(
         except OSError as error:
             raise Error(f"{target.path(captures.FOLDER)}: {error.strerror}") from None
         asked.append(CaptureRequest(target, capture_id))
-        if _lacks_torch(target):
-            asked[-1].fail("the program has not imported torch")
-        else:
+        why = _find_obstacle(target)
+        if why is None:
             asked[-1].notify()
+        else:
+            asked[-1].fail(why)
     return asked
 
 
-def _lacks_torch(target: Session) -> bool:
-    """Tell whether a program has not imported torch and so cannot answer."""
-    words = {row["source"]: row["detail"] for row in source_states.read_states(target)}
-    return str(words.get("capture")).startswith(WAITS)
+def _find_obstacle(target: Session) -> str | None:
+    """Return why a program cannot answer at all, so that nobody waits for it in vain."""
+    for row in source_states.read_states(target):
+        if row["source"] == "capture" and str(row["detail"]).startswith(WAITS):
+            return "the program has not imported torch"
+        if row["source"] == "capture" and row["state"] in ("unavailable", "failed"):
+            return f"source.capture is {row['state']} there: {row['detail']}"
+    return None
 
 
 def _check(target: Session, options: captures.CaptureOptions) -> None:

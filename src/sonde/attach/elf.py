@@ -9,6 +9,8 @@ from dataclasses import dataclass
 
 MACHINES = {3: "i386", 40: "arm", 62: "x86_64", 183: "aarch64", 243: "riscv64", 21: "ppc64"}
 _LOAD, _DYNSYM, _VERSYM, _FUNCTION, _OBJECT = 1, 11, 0x6FFFFFFF, 2, 1
+_UNWIND_INDEX = 0x6474E550  # the kind of segment that lists where each piece of code begins
+_INDEX_FORM = bytes.fromhex("011b033b")  # how every linker writes that list on our machines
 _HIDDEN = 0x8000  # a version of a symbol for old programs only
 _EXECUTABLE = 1
 
@@ -37,6 +39,7 @@ class Symbol:
 
     address: int
     is_plain: bool  # not an indirect function, which is resolved at its first call
+    bytes: int
 
 
 class Elf:
@@ -61,6 +64,7 @@ class Elf:
         self.machine = MACHINES.get(struct.unpack_from("<H", data, 18)[0], "another machine")
         self.segments: list[ElfSegment] = []
         self._sections: list[tuple[int, ...]] = []
+        self._index: ElfSegment | None = None
         if self.bits == 32:
             return
         segments_at, sections_at = struct.unpack_from("<QQ", data, 32)
@@ -71,9 +75,21 @@ class Elf:
             )
             if kind == _LOAD:
                 self.segments.append(ElfSegment(flags, offset, address, length))
+            elif kind == _UNWIND_INDEX:
+                self._index = ElfSegment(flags, offset, address, length)
         for i in range(sections if sections_at else 0):
             at = sections_at + i * section_size
             self._sections.append(struct.unpack_from("<IIQQQQIIQQ", data, at))
+
+    def list_pieces(self) -> list[int]:
+        """Return where each piece of code that has unwind tables begins, in order: each function,
+        and each part of one that the compiler has put elsewhere. Empty if there is no such list."""
+        index = self._index
+        if index is None or self.read(index.address, 4) != _INDEX_FORM:
+            return []
+        (count,) = struct.unpack("<I", self.read(index.address + 8, 4))
+        table = self.read(index.address + 12, 8 * count)
+        return [index.address + begin for begin, _row in struct.iter_unpack("<ii", table)]
 
     def find_symbols(self, names: Iterable[str]) -> dict[str, Symbol]:
         """Return those of the names that this file defines, each in its newest version."""
@@ -94,7 +110,7 @@ class Elf:
             texts = self._sections[section[6]]
             wanted = self._find_texts(names, texts[4], texts[5])
             table = memoryview(self._data)[section[4] : section[4] + section[5] // 24 * 24]
-            for i, (name, info, _, where, value, _) in enumerate(
+            for i, (name, info, _, where, value, length) in enumerate(
                 struct.iter_unpack("<IBBHQQ", table)
             ):
                 if name in wanted and where != 0:
@@ -102,7 +118,8 @@ class Elf:
                     hidden = versions is not None and bool(
                         struct.unpack_from("<H", self._data, versions[4] + 2 * i)[0] & _HIDDEN
                     )
-                    yield wanted[name], Symbol(value, kind in (_FUNCTION, _OBJECT)), hidden
+                    is_plain = kind in (_FUNCTION, _OBJECT)
+                    yield wanted[name], Symbol(value, is_plain, length), hidden
             table.release()
 
     def _find_texts(self, names: set[str], start: int, size: int) -> dict[int, str]:

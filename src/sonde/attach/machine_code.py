@@ -131,6 +131,9 @@ class CodeReader(Unwinder):
             module, pc, ctypes.byref(offset), symbol, None, None, None
         )
         begin = pc - offset.value
+        moved = self.find_moved(pc) if name is None else None
+        if moved is not None:
+            return moved.name.encode(), moved.begin, moved.end
         return name, begin, begin + symbol[2] if symbol[2] > offset.value else _END
 
     @contextmanager

@@ -12,10 +12,10 @@ from typing import NamedTuple
 
 from sonde import _core
 from sonde.attach import preflight
-from sonde.attach.native_names import is_entry, is_eval
+from sonde.attach.native_names import NativeFrame, is_entry, is_eval
 from sonde.attach.outside import FrameWalk, OutsideReader
 from sonde.attach.procfs import ProcessFiles
-from sonde.attach.unwinder import NativeFrame, ThreadMemory, Unwinder, read_registers
+from sonde.attach.unwinder import ThreadMemory, Unwinder, read_registers
 from sonde.session.stack_table import StackFrame, ThreadStack, order_threads
 
 _MOST_STACK = 8 << 20  # bytes that are copied of one stack

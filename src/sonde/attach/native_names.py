@@ -4,13 +4,10 @@ from __future__ import annotations
 
 import os
 import re
-
-TYPE_CHECKING = False  # `sonde stacks` of a recording has no use for the unwinder
-if TYPE_CHECKING:
-    from sonde.attach.unwinder import NativeFrame
+from typing import NamedTuple
 
 INTERPRETER = ("libpython", "python")
-_EVAL = "_PyEval_EvalFrameDefault"
+EVAL = "_PyEval_EvalFrameDefault"
 _TAIL_CALL = "_TAIL_CALL_"  # how the interpreter's parts begin where it was built with tail calls
 # How the functions begin through which the interpreter calls any function of C.
 _CALLS = (
@@ -26,9 +23,16 @@ _PARTS = re.compile(
 _DEPTHS = {"<": 1, "(": 1, ">": -1, ")": -1}
 
 
+class NativeFrame(NamedTuple):
+    """A function of machine code; `library` is empty where no file is mapped."""
+
+    name: str
+    library: str
+
+
 def is_entry(name: str) -> bool:
     """Tell whether this is the function that Python functions begin in."""
-    return name.partition(".")[0] == _EVAL  # the compiler splits functions into NAME.cold
+    return name.partition(".")[0] == EVAL  # the compiler splits functions into NAME.cold
 
 
 def is_eval(name: str) -> bool:

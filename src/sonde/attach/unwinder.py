@@ -10,6 +10,8 @@ from typing import Any, NamedTuple
 
 from sonde.attach import libdw
 from sonde.attach.elf import NotElf
+from sonde.attach.moved_code import MovedPart, find_moved_part
+from sonde.attach.native_names import INTERPRETER, NativeFrame, lies_in
 from sonde.attach.procfs import ProcessFiles
 from sonde.attach.symbols import Libraries, Library, Replaced
 
@@ -34,13 +36,6 @@ class ThreadMemory(NamedTuple):
     stack: bytes  # from `sp` on
 
 
-class NativeFrame(NamedTuple):
-    """A function of machine code; `library` is empty where no file is mapped."""
-
-    name: str
-    library: str
-
-
 def read_registers(data: bytes) -> tuple[int, int, list[int]]:
     """Return where the thread is in its code and on its stack, and all registers in the order of
     the unwind tables, given the kernel's structure."""
@@ -60,6 +55,7 @@ class Unwinder:
         self._demangler = libdw.Demangler()
         self._libraries: list[tuple[int, int, Library]] = []
         self._names: dict[int, NativeFrame] = {}
+        self._moved: dict[str, MovedPart | None] = {}
         self.replaced: list[str] = []  # files that are others by now: their code is not known
         self._thread: ThreadMemory | None = None
         self._callbacks = self._make_callbacks()
@@ -191,9 +187,23 @@ class Unwinder:
             path = where.path if where else ""
             if name:
                 text = self._demangler.read(name.partition(b"@")[0])  # without its version
+            elif moved := self.find_moved(pc):
+                text = moved.name
             elif where:
                 text = f"{os.path.basename(path)}+{pc - where.bias:#x}"
             else:
                 text = f"{pc:#x}"
             self._names[pc] = NativeFrame(text, path)
         return self._names[pc]
+
+    def find_moved(self, pc: int) -> MovedPart | None:
+        """Return the part of a function that lies at a place without a name, by the addresses of
+        the process; None if it is not known to be part of another function."""
+        for start, end, one in self._libraries:
+            if start <= pc < end and lies_in(one.path, INTERPRETER):
+                if one.path not in self._moved:
+                    self._moved[one.path] = find_moved_part(one)
+                part = self._moved[one.path]
+                if part is not None and part.begin <= pc - one.bias < part.end:
+                    return MovedPart(part.begin + one.bias, part.end + one.bias, part.name)
+        return None

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from sonde.attach.native_names import INTERPRETER, is_call, lies_in
+from sonde.attach.native_names import INTERPRETER, NativeFrame, is_call, lies_in
 from sonde.session.stack_table import StackFrame
 
 _START = (*INTERPRETER, "libc.", "libc-", "ld-", "libpthread")
@@ -30,10 +30,6 @@ def pick_frames(frames: Sequence[StackFrame]) -> list[StackFrame]:
 
 
 def _skip_calls(inner: Sequence[StackFrame]) -> Sequence[StackFrame]:
-    if not inner:
-        return inner
-    from sonde.attach.unwinder import NativeFrame  # only here: most stacks have no native frame
-
     while inner and is_call(NativeFrame(inner[-1].func, inner[-1].file)):
         inner = inner[:-1]
     return inner

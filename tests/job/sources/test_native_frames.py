@@ -15,9 +15,8 @@ from conftest import wait_for
 from sonde.attach import libdw, machine_code
 from sonde.attach.elf import Elf, ElfSegment
 from sonde.attach.machine_code import CodeReader
-from sonde.attach.native_names import is_call
+from sonde.attach.native_names import NativeFrame, is_call
 from sonde.attach.procfs import ProcessFiles
-from sonde.attach.unwinder import NativeFrame
 from sonde.session import Session, list_sessions
 from support import native_tools
 from support.places import GOLDEN

@@ -1,0 +1,25 @@
+/* A function as compilers leave it that move what seldom runs elsewhere: three jumps of it lead into a piece of code
+ * that has no name. A second piece is entered at its beginning only, as functions are. For x86_64. */
+
+__asm__(".text\n"
+        ".globl _PyEval_EvalFrameDefault\n"
+        ".type _PyEval_EvalFrameDefault, @function\n"
+        "_PyEval_EvalFrameDefault:\n"
+        ".cfi_startproc\n"
+        "je .Lfirst\n"
+        "js .Lsecond\n"
+        "jg .Lthird\n"
+        "jmp .Lother\n"
+        ".cfi_endproc\n"
+        ".size _PyEval_EvalFrameDefault, . - _PyEval_EvalFrameDefault\n"
+        ".section .text.unlikely, \"ax\", @progbits\n"
+        ".cfi_startproc\n"
+        "nop\n"
+        ".Lfirst: nop\n"
+        ".Lsecond: nop\n"
+        ".Lthird: ret\n"
+        ".cfi_endproc\n"
+        ".cfi_startproc\n"
+        ".Lother: ret\n"
+        ".cfi_endproc\n"
+        ".text\n");
