@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+from collections import Counter
 from collections.abc import Iterator
 from dataclasses import dataclass, field
 
@@ -81,8 +82,7 @@ class Libraries:
             raise Replaced(path.removesuffix(" (deleted)")) from None
         except NotElf:
             return None
-        code = next(m for m in some if m.is_executable)
-        bias = elf.find_bias(code.offset, code.start)
+        bias = find_bias(elf, some)
         if bias is None:
             return None
         return Library(path, elf, bias, [(m.start, m.end) for m in some if m.is_executable])
@@ -105,6 +105,15 @@ class Libraries:
         if library is None or library.elf.find_symbols(["malloc", "calloc"]):
             return []
         return library.text
+
+
+def find_bias(elf: Elf, some: list[Mapping]) -> int | None:
+    """Return how far a program lies from its file's addresses, as most of its mappings say: libffi
+    from 3.4 on maps a page of its own code once more, elsewhere."""
+    some = sorted(some, key=lambda one: not one.is_executable)
+    votes = Counter(elf.find_bias(one.offset, one.start) for one in some)
+    del votes[None]
+    return max(votes, key=lambda bias: votes[bias], default=None)
 
 
 def find_python(process: ProcessFiles, libraries: Libraries) -> Library | None:
