@@ -5,8 +5,12 @@ from __future__ import annotations
 import json
 from pathlib import Path
 
+import duckdb
+import pytest
+
 from sonde.analysis.profile import Profile
 from sonde.analysis.sample_slices import iter_slices
+from sonde.export.formats.chrome import _MICROS, _micros
 from support.handmade_stacks import (
     HOSTILE,
     MS,
@@ -55,6 +59,13 @@ def test_slices_are_exact_to_the_nanosecond() -> None:
     recording = FakeRecording().see("a", 10, wall=1.000001).see("b", 12.345678, wall=2.345678)
     text = export("chrome", recording.profile()).decode()
     assert '"ts":0.000,"dur":1000.001,' in text and '"ts":1000.001,"dur":2345.678,' in text
+
+
+@pytest.mark.parametrize("ns", [-171_088_074, -20_221_809, -1000, -999, -74, -1, 0, 5, 1_234_567])
+def test_times_before_the_first_moment_are_numbers_in_both_ways_of_writing(ns: int) -> None:
+    asked = f"SELECT concat({_MICROS.format(f'({ns})::BIGINT')})"
+    ((text,),) = duckdb.sql(asked).fetchall()
+    assert text == _micros(ns) and json.loads(text) * 1000 == pytest.approx(ns, abs=0.01)
 
 
 def test_slices_nest_and_the_outermost_add_up_to_the_time_sampled() -> None:

@@ -118,8 +118,11 @@ class TraceWriter:
 
 
 _TID_BITS = 32
-# Microseconds, exact to the nanosecond.
-_MICROS = "{0} // 1000, '.', lpad(({0} % 1000)::VARCHAR, 3, '0')"
+# Microseconds, exact to the nanosecond; below zero is what began before the first moment shown.
+_MICROS = (
+    "CASE WHEN {0} < 0 THEN '-' END, abs({0}) // 1000, '.', "
+    "lpad((abs({0}) % 1000)::VARCHAR, 3, '0')"
+)
 _WRAP = f"""\
 SELECT pid << {_TID_BITS} | tid AS lane, concat(
     ',\n{{"ph":"', ph, '","pid":', pid, ',"tid":', tid, ',"ts":', {_MICROS.format("at_ns")},
@@ -180,4 +183,5 @@ def _quote(text: str) -> str:
 
 
 def _micros(ns: int) -> str:
-    return f"{ns // 1000}.{ns % 1000:03d}"
+    sign, ns = "-" if ns < 0 else "", abs(ns)
+    return f"{sign}{ns // 1000}.{ns % 1000:03d}"
