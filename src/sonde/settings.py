@@ -249,7 +249,7 @@ _FIXED = (
         "running threads are in; needs libdw: pip install 'sonde[native]'"),
     Key("stack.tasks", parse_switch, True, "look twice a second at what asyncio's tasks await"),
     Key("stack.fatal", parse_switch, True, "sample all threads once more before a signal such as "
-        "SIGSEGV ends the program"),
+        "SIGSEGV ends the program, and keep their native stacks"),
     Key("heap.every", parse_size, 0, "bytes that Python allocates between two samples of its heap, "
         "on average; 0: 512 KiB, and more while samples would take over 0.3 % of the time",
         changeable=True, low=0, high=2**40),

@@ -5,7 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 
 from sonde.attach.native_names import shorten_name
-from sonde.cli._native_text import is_ours
+from sonde.attach.native_text import is_ours
 from sonde.cli._stack_text import Painter, StackText
 from sonde.session.stack_table import StackFrame, ThreadStack
 

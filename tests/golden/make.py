@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import os
 import shutil
+import struct
 import subprocess
 import sys
 import sysconfig
@@ -17,8 +18,18 @@ from pathlib import Path
 import sonde
 from sonde import environ
 from sonde.collector import loop
-from sonde.session import Session, captures, files, runs, shipped, steering
+from sonde.session import (
+    Session,
+    captures,
+    crash_file,
+    files,
+    native_stacks,
+    runs,
+    shipped,
+    steering,
+)
 from sonde.session.heap_look import HeapLook
+from sonde.session.native_stacks import StacksAtFault, ThreadAtFault
 from sonde.session.records import (
     Exit,
     MemoryKills,
@@ -45,6 +56,17 @@ KILLS = MemoryKills(
 )
 LOOK = HeapLook(
     is_on=False, is_declined=True, count=2, begin_ns=5, until_ns=6, why="because the memory grew"
+)
+# A fault of thread 100, in which nothing was known of any thread.
+CRASH = b"soncrash" + struct.pack("<IIqQ", 1, 0, 5, 100)
+AT_FAULT = StacksAtFault(
+    t_ns=5,
+    notes=["golden note"],
+    threads=[
+        ThreadAtFault(
+            thread=100, waits=True, depth=2, frames=[("read", "/lib/libc.so.6", 0), ("", "", 2)]
+        )
+    ],
 )
 SHIPPED = shipped.Shipped(
     to="/shared", state="on", since_wall_ns=6, tables={"job.sample": shipped.ShippedTable(done=3)}
@@ -137,6 +159,8 @@ def write_all(session: Session) -> None:
     EXIT.write(session.path(files.EXIT))
     KILLS.write(session.path(files.MEMORY_KILLS))
     LOOK.write(session.path(files.HEAP_LOOK))
+    Path(session.path(crash_file.NAME)).write_bytes(CRASH)
+    AT_FAULT.write(session.path(native_stacks.NAME))
     REQUESTS.write(session.path("profiler.json"))
     ANSWER.write(session.path("profiler.answer.json"))
     SHIPPED.write(session.path(shipped.NAME))

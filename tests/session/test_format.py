@@ -17,9 +17,11 @@ from sonde.errors import Newer
 from sonde.session import (
     Session,
     captures,
+    crash_file,
     files,
     heap_look,
     last_stacks,
+    native_stacks,
     pstats_file,
     records,
     runs,
@@ -91,6 +93,7 @@ def test_the_document_names_every_key_of_every_record() -> None:
         torch_records.CaptureAbout, torch_records.CaptureGo, torch_records.Oom,
         torch_records.OomSegments, torch_records.OomBlocks, torch_records.OomStep,
         last_stacks.LastStacks, last_stacks.LastThread, last_stacks.LastLock, heap_look.HeapLook,
+        native_stacks.StacksAtFault, native_stacks.ThreadAtFault,
     ]  # fmt: skip
     missing = {key for kind in kinds for key in kind.__annotations__ if f"`{key}`" not in text}
     assert not missing
@@ -105,6 +108,13 @@ def test_the_end_of_the_process_is_read(make: ModuleType) -> None:
 
 def test_what_was_wished_of_the_heap_is_read(make: ModuleType) -> None:
     assert heap_look.read_look(ENDED).dump() == make.LOOK.dump()
+
+
+def test_what_a_fault_left_is_read(make: ModuleType) -> None:
+    found = crash_file.CrashFile(str(Path(ENDED, crash_file.NAME)))
+    assert (found.t_ns, found.thread, found.threads) == (5, 100, [])
+    native = native_stacks.StacksAtFault.read(str(Path(ENDED, native_stacks.NAME)))
+    assert native.dump() == make.AT_FAULT.dump()
 
 
 def test_the_format_version_is_the_documented_one() -> None:

@@ -20,6 +20,20 @@ class Mapping:
     path: str
 
 
+def read_mappings(maps: bytes) -> list[Mapping]:
+    """Return the mapped memory that the file `maps` of a process tells."""
+    found = []
+    for line in maps.decode(errors="surrogateescape").splitlines():
+        span, rights, offset, device, inode, *path = line.split(None, 5)
+        start, _, end = span.partition("-")
+        major, _, minor = device.partition(":")
+        found.append(
+            Mapping(int(start, 16), int(end, 16), "x" in rights, int(offset, 16),
+                    (int(major, 16), int(minor, 16)), int(inode), path[0] if path else "")
+        )  # fmt: skip
+    return found
+
+
 class ProcessFiles:
     """What /proc says of a pid now; FileNotFoundError if the process is gone."""
 
@@ -64,16 +78,7 @@ class ProcessFiles:
 
     def list_mappings(self) -> list[Mapping]:
         """Return the mapped memory; anonymous parts have no path."""
-        found = []
-        for line in self.read("maps").decode(errors="surrogateescape").splitlines():
-            span, rights, offset, device, inode, *path = line.split(None, 5)
-            start, _, end = span.partition("-")
-            major, _, minor = device.partition(":")
-            found.append(
-                Mapping(int(start, 16), int(end, 16), "x" in rights, int(offset, 16),
-                        (int(major, 16), int(minor, 16)), int(inode), path[0] if path else "")
-            )  # fmt: skip
-        return found
+        return read_mappings(self.read("maps"))
 
     def find_file(self, path: str) -> str:
         """Return the path by which we see a file of the process's own file system."""

@@ -10,7 +10,7 @@ from sonde.analysis.code_names import MINE, SONDE, find_owner, name_module, shor
 from sonde.analysis.source_lines import read_source
 from sonde.analysis.wait_words import describe_lock, describe_wait
 from sonde.attach.native_names import shorten_name
-from sonde.cli._native_text import pick_frames
+from sonde.attach.native_text import pick_frames
 from sonde.session.stack_table import StackFrame, ThreadStack
 from sonde.words import clean, show_duration_short
 

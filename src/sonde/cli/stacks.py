@@ -11,8 +11,8 @@ from collections.abc import Iterator
 
 from sonde import _core, environ
 from sonde.analysis import code_names
+from sonde.attach.native_text import is_ours
 from sonde.cli import _options
-from sonde.cli._native_text import is_ours
 from sonde.cli._stack_text import Painter, StackText
 from sonde.errors import ConfigError, Error, NoSession, NotYours
 from sonde.session import Session, stack_table, steering
@@ -21,6 +21,7 @@ from sonde.session.held_lock import HeldLock
 from sonde.session.last_stacks import pick_raised, read_last_stacks, read_raised
 from sonde.session.lock_waits import add_locks, read_lock_waits, take_newest
 from sonde.session.missing_names import describe_missing_names
+from sonde.session.native_stacks import add_native_frames, read_notes
 from sonde.session.stack_table import StackFrame, ThreadStack
 from sonde.session.target import find_sessions
 from sonde.words import clean, shorten_command
@@ -283,6 +284,7 @@ class _Recorded(_Shown):
         self.is_alive = session.is_alive()
         if not self.is_alive:
             self._find_end()
+            self.notes += read_notes(session)
         since_ns = _core.clock_ns()
         is_asked = self.is_alive and self._sample()
         self.threads = _read(session)
@@ -354,6 +356,8 @@ class _Recorded(_Shown):
 def _read(session: Session) -> list[ThreadStack]:
     try:
         found = stack_table.read_newest(session)
+        if not session.is_alive():
+            found = add_native_frames(found, session)
         add_locks(found, read_lock_waits(session))
         return found
     except FileNotFoundError:

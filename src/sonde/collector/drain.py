@@ -8,7 +8,7 @@ import time
 
 from sonde import _core
 from sonde.errors import Damaged
-from sonde.session import Session, stack_table, texts
+from sonde.session import Session, crash_file, stack_table, texts
 from sonde.session.ending import find_end_wall_ns
 from sonde.session.files import (
     EVENT_TOTALS,
@@ -136,7 +136,7 @@ def seal(session: Session) -> None:
         tables=tables,
         **count_missing(session),
     ).write(session.path(SEALED))
-    done = (NODES, HEAP_NODES, EVENT_TOTALS, MACHINE_CODE, texts.NAME)
+    done = (NODES, HEAP_NODES, EVENT_TOTALS, MACHINE_CODE, crash_file.NAME, texts.NAME)
     for path in [*rings, *map(session.path, done)]:
         remove_quietly(path)
     for name in archive.list_tables(session):

@@ -18,6 +18,7 @@ from contextlib import contextmanager
 
 from sonde import _core, environ
 from sonde.collector.companions import Companions
+from sonde.collector.crash_processes import CrashProcesses
 from sonde.collector.heap_watch import HeapWatch
 from sonde.collector.lock import is_replaced, take_lock, write_lock
 from sonde.collector.process_end import KillCounts, ProcessEnd
@@ -201,6 +202,7 @@ class Collector:
         self._sensors = Sensors()
         self._counts = KillCounts(Reader(), count_starts(root))
         self._leaving: list[ProcessEnd] = []  # sealed, but their processes are still ending
+        self._crashes = CrashProcesses[Watched]()  # not sealed before their stacks are unwound
         self._done: set[str] = set()  # sealed, of another machine, or unreadable
         self._retention = Retention(root, environ.load_settings({})[0])
         self._companions = Companions(root)
@@ -218,6 +220,7 @@ class Collector:
         finally:
             self._sensors.close()
             self._companions.end()
+            self._crashes.end()
 
     def _loop(self) -> None:
         while not self.leaving:
@@ -228,7 +231,7 @@ class Collector:
                 _mark_start(self.root)
             if not self._is_proven and now_s - self._begun_s > PROVEN_S:
                 self._prove()
-            if self.watched or self._leaving or self._companions.is_busy:
+            if self.watched or self._leaving or self._crashes.is_busy or self._companions.is_busy:
                 self._busy_s = now_s
             elif now_s - self._busy_s > LINGER_S:
                 return
@@ -285,7 +288,7 @@ class Collector:
         self._counts.begin()
         self._find_new()
         self._counts.note_killed([*self._leaving, *(one.end for one in self.watched.values())])
-        self._counts.ours = 1 + self._companions.count()
+        self._counts.ours = 1 + self._companions.count() + self._crashes.count()
         self._await_ends()
         begin_s, sealing_s = time.monotonic(), 0.0
         for folder, one in list(self.watched.items()):
@@ -301,12 +304,17 @@ class Collector:
                     runs.process_all(one.session)  # while its texts still exist
                     if not one.end.write():
                         self._leaving.append(one.end)
-                    one.seal()
+                    if not self._crashes.take(one):
+                        one.seal()
                     del self.watched[folder]
                     self._done.add(folder)
                     sealing_s += time.monotonic() - now_s
                 else:
                     one.end.refresh()
+        for one in self._crashes.give_back():
+            with self._attempt(one.folder):
+                one.drain(time.monotonic(), ended=True)  # what was said of it just now
+                one.seal()
         self._companions.keep(self.watched.values(), begin_s)
         remove_leftovers(self.root)
         self.leaving |= any(one.has_adopted(os.getppid()) for one in self.watched.values())

@@ -7,6 +7,7 @@ from sonde.session import stack_table
 from sonde.session.folder import Session
 from sonde.session.held_lock import HeldLock
 from sonde.session.lock_waits import add_locks, read_lock_waits
+from sonde.session.native_stacks import add_native_frames
 from sonde.session.records import Record
 from sonde.session.stack_table import StackFrame, ThreadStack
 
@@ -59,7 +60,7 @@ class LastStacks(Record):
 def write_last_stacks(session: Session) -> None:
     """Write the file, while the rings are still there; nothing if stacks were not recorded."""
     try:
-        threads = stack_table.read_newest(session)
+        threads = add_native_frames(stack_table.read_newest(session), session)
         add_locks(threads, read_lock_waits(session))
         raised = read_raised(session)
     except (FileNotFoundError, Damaged):

@@ -6,7 +6,7 @@ import os
 import time
 
 from sonde import launch
-from sonde.session import stack_table
+from sonde.session import crash_file, stack_table
 from sonde.session.folder import Session
 from sonde.session.missing_names import describe_missing_names
 from sonde.session.shipped import describe_shipping
@@ -37,10 +37,23 @@ def choose_newest(session: Session, rows: Iterable[Mapping[str, Any]]) -> list[R
     newest = {row["source"]: row for row in sorted(rows, key=lambda row: int(row["t_ns"]))}
     found = _miss_names(session)
     found += _miss_archive(session)
+    found += _miss_crash(session)
     found += filter(None, [describe_shipping(session)])
     if newest.get("collector", {}).get("state") != "unavailable":  # else the job has said why
         found += _miss_collector(session)
     return found + [{key: row[key] for key in _KEYS} for _, row in sorted(newest.items(), key=str)]
+
+
+def _miss_crash(session: Session) -> list[Row]:
+    """Return a row if the native stacks of a crash are there, and nobody has unwound them."""
+    try:
+        t_ns = os.stat(session.path(crash_file.NAME)).st_mtime_ns - session.wall_offset_ns
+    except OSError:
+        return []
+    if session.is_alive():
+        return []
+    why = "no collector has unwound the native stacks yet: the next recording starts one"
+    return [dict(zip(_KEYS, ("stack.crash", "unavailable", why, t_ns), strict=True))]
 
 
 def _miss_collector(session: Session) -> list[Row]:

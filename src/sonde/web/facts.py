@@ -18,6 +18,7 @@ from sonde.session import Session, stack_table
 from sonde.session.ending import find_ending
 from sonde.session.last_stacks import read_last_stacks
 from sonde.session.lock_waits import add_locks, read_lock_waits
+from sonde.session.native_stacks import add_native_frames
 from sonde.session.stack_table import ThreadStack
 from sonde.store.recording import Recording
 from sonde.web.answer import PageAnswer, make_exact
@@ -151,7 +152,8 @@ def _describe_group(group: Sequence[tuple[Session, ThreadStack]], wait: str) -> 
 
 def _read_threads(session: Session) -> list[ThreadStack]:
     try:
-        return stack_table.read_newest(session)
+        found = stack_table.read_newest(session)
+        return found if session.is_alive() else add_native_frames(found, session)
     except FileNotFoundError:
         last = read_last_stacks(session)
     return _read_archived(session) if last is None else last[0]

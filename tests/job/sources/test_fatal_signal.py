@@ -4,13 +4,16 @@ from __future__ import annotations
 
 import os
 import signal
+import time
+from pathlib import Path
 
 import pytest
 
 import sonde
 from conftest import wait_for
 from sonde.attach import libdw
-from sonde.session import list_sessions
+from sonde.collector.loop import Collector
+from sonde.session.native_stacks import NAME
 
 # faulthandler is enabled before or after the recording begins, or not at all.
 PROGRAM = """
@@ -47,23 +50,41 @@ def die():
         signal.raise_signal(getattr(signal, how))
 die()
 """
-# It measures a long text until it is told to measure what is not there.
+# The C library calls Python back, which then measures a text that is not there.
 NATIVE = """
-import ctypes, faulthandler, os, sys, threading, time
+import ctypes, faulthandler, sys, threading, time
 import sonde
-assert sonde.start(stack_native="on", stack_every="2ms")
-text = ctypes.create_string_buffer(b"x" * 3_000_000)
+how = sys.argv[1]
+if how == "before":
+    faulthandler.enable()
+assert sonde.start()
+if how == "after":
+    faulthandler.enable()
 def wait():
     time.sleep(1000)
 threading.Thread(target=wait, daemon=True).start()
-def measure(place):
-    ctypes.string_at(place)
-if sys.argv[2] == "faulthandler":
-    faulthandler.enable()
-print("ready", flush=True)
-while not os.path.exists(sys.argv[1]):
-    measure(text)
-measure(8)
+def compare(_one, _other):
+    ctypes.string_at(8)
+    return 0
+def order():
+    numbers, callback = (ctypes.c_int * 4)(4, 3, 2, 1), ctypes.CFUNCTYPE(ctypes.c_int, *[ctypes.c_void_p] * 2)
+    ctypes.CDLL(None).qsort(numbers, 4, 4, callback(compare))
+def jump():
+    ctypes.cast(16, ctypes.CFUNCTYPE(None))()
+work = {"jump": jump}.get(how, order)
+if how == "worker":
+    thread = threading.Thread(target=work)
+    thread.start()
+    thread.join()
+work()
+"""
+# Nobody else can be the collector as long as the program lives.
+TAKEN = """
+import os
+from sonde.collector.lock import take_lock
+os.makedirs(os.environ["SONDE_DIR"], 0o700)
+lock = take_lock(os.environ["SONDE_DIR"])
+assert lock is not None
 """
 HANDLED = """
 import os, signal, sonde
@@ -112,39 +133,97 @@ def test_stacks_of_all_threads_are_there_and_the_program_ends_as_before(
     assert "wait" in {frame["func"] for frame in frames if frame["thread"] != row["thread"]}
 
 
-def find_files(thread: str) -> set[str]:
-    """Return the files of all frames in which that thread, or any other than it, was last."""
+def read_threads() -> tuple[list[str], list[list[str]]]:
+    """Return the frames of the thread that a fault has ended, and those of all others: functions
+    of Python, and the files of native ones."""
     rows = sonde.open("all").query(
-        f"SELECT file FROM python.backtrace WHERE thread {thread} "
-        "(SELECT thread FROM python.fatal_signal) AND t_ns >= (SELECT t_ns FROM python.fatal_signal)"
+        "SELECT b.*, thread = (SELECT thread FROM python.fatal_signal) AS is_fatal "
+        "FROM python.backtrace b ORDER BY thread, depth"
     )
-    return {os.path.basename(row["file"]).partition(".")[0] for row in rows.to_pylist()}
+    found: dict[tuple[bool, int], list[str]] = {}
+    for row in rows.to_pylist():
+        file = os.path.basename(row["file"]).partition(".")[0]
+        place = file if row["frame_type"] == "Native" else row["func"]
+        found.setdefault((row["is_fatal"], row["thread"]), []).append(place)
+    (fatal,) = (places for (is_fatal, _), places in found.items() if is_fatal)
+    return fatal, [places for (is_fatal, _), places in found.items() if not is_fatal]
 
 
-@pytest.mark.parametrize("helper", ["none", "faulthandler"])
-def test_with_native_frames_the_last_stacks_have_those_of_the_fault_and_of_waits(
-    start, tmp_path, root, helper: str
-) -> None:
-    if helper != "none" and os.uname().machine != "x86_64":
-        pytest.skip("nobody knows the way out of a handler there")
+def wait_for_native_stacks(root: Path) -> None:
+    wait_for(lambda: list(root.glob(f"*/{NAME}")))
+
+
+@pytest.fixture
+def unwinder() -> None:
     try:
         libdw.load()
     except libdw.NoUnwinder:
         pytest.skip("libdw is not installed")
-    process = start(NATIVE, str(tmp_path / "end"), helper)
-    known = "SELECT 1 FROM python.frame WHERE file LIKE '%/_ctypes.%' LIMIT 1"
-    wait_for(lambda: list(list_sessions(str(root))) and sonde.open("all").query(known).num_rows)
-    (tmp_path / "end").touch()
-    assert process.wait(60) == -signal.SIGSEGV
-    assert {"_ctypes", "program0"} <= find_files("=")
-    # On aarch64 more would have to be known of a thread than where it is on its stack.
-    assert os.uname().machine != "x86_64" or "libc" in find_files("!=")
-    # It waits for our look, which is no wait of the program's.
-    rows = sonde.open("all").query(
-        "SELECT wait FROM python.stack_sample WHERE thread = (SELECT thread FROM python.fatal_signal) "
-        "AND t_ns >= (SELECT t_ns FROM python.fatal_signal)"
-    )
-    assert {row["wait"] for row in rows.to_pylist()} <= {None, ""}
+
+
+@pytest.mark.usefixtures("unwinder")
+@pytest.mark.parametrize("how", ["alone", "before", "after", "worker"])
+def test_native_stacks_of_all_threads_stand_between_those_of_python(
+    run, root: Path, how: str
+) -> None:
+    done = run(NATIVE, how, check=False)
+    assert done.returncode == -signal.SIGSEGV
+    wait_for_native_stacks(root)
+    fatal, others = read_threads()
+    # The C library measured, for ctypes; it has called Python back, which ctypes had called it for.
+    first, second = fatal.index("string_at"), fatal.index("compare")
+    assert fatal[0] == "libc" and "_ctypes" in fatal[1:first]
+    assert second == first + 1 < fatal.index("order")
+    assert {"libc", "_ctypes"} <= set(fatal[second : fatal.index("order")])
+    (sleeper,) = (places for places in others if "wait" in places)
+    assert sleeper[0] == "libc" and "wait" in sleeper
+    assert not list(root.glob("*/crash.stacks"))
+
+
+@pytest.mark.usefixtures("unwinder")
+def test_a_call_of_what_is_no_function_is_seen_at_its_caller(run, root: Path) -> None:
+    done = run(NATIVE, "jump", check=False)
+    assert done.returncode == -signal.SIGSEGV
+    wait_for_native_stacks(root)
+    fatal, _ = read_threads()
+    assert "_ctypes" in fatal[: fatal.index("jump")]
+
+
+def test_without_a_collector_a_line_says_that_native_stacks_lack(run, root: Path) -> None:
+    done = run(PROGRAM, "SIGSEGV", "none", check=False, SONDE_COLLECTOR="0")
+    assert done.returncode == -signal.SIGSEGV
+    assert not list(root.glob("*/crash.stacks"))
+    (row,) = sonde.open("all").query("FROM sonde.source WHERE source = 'stack'").to_pylist()
+    assert "native stacks" in row["detail"]
+
+
+@pytest.mark.usefixtures("unwinder")
+def test_a_later_collector_unwinds_what_none_was_there_for(run, root: Path) -> None:
+    done = run(TAKEN + NATIVE, "alone", check=False)
+    assert done.returncode == -signal.SIGSEGV
+    assert list(root.glob("*/crash.stacks")) and not list(root.glob(f"*/{NAME}"))
+    fatal, _ = read_threads()
+    assert fatal[:2] == ["string_at", "compare"]
+    (row,) = sonde.open("all").query("FROM sonde.source WHERE source = 'stack.crash'").to_pylist()
+    assert row["state"] == "unavailable" and "no collector" in row["detail"]
+    collector = Collector(str(root))
+    wait_for(lambda: collector.step(time.monotonic()) or list(root.glob("*/sealed.json")))
+    assert read_threads()[0][0] == "libc"
+    assert not list(root.glob("*/crash.stacks"))
+    (row,) = sonde.open("all").query("FROM sonde.source WHERE source = 'stack.crash'").to_pylist()
+    assert (row["state"], row["detail"]) == ("on", None)
+
+
+@pytest.mark.usefixtures("unwinder")
+def test_what_cannot_be_unwound_is_one_line(run, root: Path) -> None:
+    run(TAKEN + NATIVE, "alone", check=False)
+    (left,) = root.glob("*/crash.stacks")
+    left.write_bytes(b"soncrash")
+    collector = Collector(str(root))
+    wait_for(lambda: collector.step(time.monotonic()) or list(root.glob("*/sealed.json")))
+    (row,) = sonde.open("all").query("FROM sonde.source WHERE source = 'stack.crash'").to_pylist()
+    assert row["state"] == "unavailable" and "crash.stacks is damaged" in row["detail"]
+    assert not left.exists()
 
 
 def test_the_programs_own_handlers_and_children_are_left_alone(run) -> None:

@@ -19,6 +19,7 @@
 #include <unistd.h>
 
 enum { TAKEN_FROM = 1 /* SIGBUS is not */, NAP_NS = 200000, NAPS = 1250, LOOKS = 4, NO_ADDRESS = 1 };
+enum { NOBODY, WRITING, LOOKING }; /* who has `fault` */
 
 static const int numbers[SONDE_FATAL_SIGNALS] = {SIGBUS, SIGSEGV, SIGABRT, SIGFPE, SIGILL};
 const char *const sonde_fatal_names[SONDE_FATAL_SIGNALS] = {"SIGBUS", "SIGSEGV", "SIGABRT",
@@ -27,9 +28,8 @@ static sonde_fatal_watch watches[2]; /* the one that is not in use is written, t
 SONDE_CHANGED_IN_CHILD static sonde_fatal_watch *current; /* atomic; NULL: nobody watches */
 static struct sigaction before[SONDE_FATAL_SIGNALS];
 static sonde_range interpreter_code;
-SONDE_CHANGED_IN_CHILD static uint32_t fatal_tid; /* atomic: see sonde_fatal_thread() */
-static sonde_thread_place fatal_place; /* written before `fatal_tid` */
-SONDE_CHANGED_IN_CHILD static int is_native_awaited; /* atomic */
+SONDE_CHANGED_IN_CHILD static uint32_t state; /* atomic: of `fault` */
+static sonde_fault fault;
 static uint64_t last_fault; /* atomic: its thread and number */
 
 static int find_place(int number)
@@ -64,22 +64,17 @@ static void write_row(sonde_fatal_watch *watch, int number, const siginfo_t *inf
     (void)sonde_ring_append(&watch->rows, words, is_fault ? 0 : NO_ADDRESS);
 }
 
-uint32_t sonde_fatal_thread(sonde_thread_place *place)
+const sonde_fault *sonde_fatal_fault(void)
 {
-    uint32_t tid = sonde_load_acquire(&fatal_tid); /* acquire: its place was written before */
-    if (tid && place != NULL)
-        *place = fatal_place;
-    return tid;
+    return sonde_load_acquire(&state) == LOOKING ? &fault : NULL; /* acquire: it was written before */
 }
 
-void sonde_fatal_await_native(int is_awaited) { sonde_store_relaxed(&is_native_awaited, is_awaited); }
-
 /* Have all threads sampled, more than once: a function that was never seen before may be believed only the next
- * time, and what its machine code is called is known only after somebody was asked. */
+ * time. */
 static void look_often(sonde_fatal_watch *watch)
 {
     int naps = 0;
-    for (int looks = 0; naps < NAPS && (looks < LOOKS || sonde_load_relaxed(&is_native_awaited)); looks++) {
+    for (int looks = 0; naps < NAPS && looks < LOOKS; looks++) {
         uint64_t asked = sonde_increment_ordered(&watch->page->sample_asked);
         sonde_control_ring(watch->page);
         /* Acquire: whoever sees the number sees the sample. */
@@ -90,6 +85,13 @@ static void look_often(sonde_fatal_watch *watch)
     }
 }
 
+/* Wait until the fault of another thread was looked at: the program would end meanwhile if we went on. */
+static void await_other(void)
+{
+    for (int naps = 0; naps < NAPS && sonde_load_relaxed(&state) != NOBODY; naps++)
+        nanosleep(&(struct timespec){0, NAP_NS}, NULL);
+}
+
 void sonde_fatal_look(int number, const siginfo_t *info, const void *context)
 {
     /* Acquire: what the pointer names was written before the pointer. */
@@ -98,10 +100,17 @@ void sonde_fatal_look(int number, const siginfo_t *info, const void *context)
     if (watch == NULL || sonde_had_filter() || is_echo(number, info))
         return;
     write_row(watch, number, info);
-    sonde_place_read(context, &fatal_place);
-    sonde_store_release(&fatal_tid, (uint32_t)syscall(SYS_gettid)); /* release: its place is written */
+    uint32_t nobody = NOBODY;
+    if (!sonde_cas_relaxed(&state, &nobody, WRITING)) {
+        await_other();
+        return;
+    }
+    fault.t_ns = sonde_clock_ns();
+    fault.tid = (uint32_t)syscall(SYS_gettid);
+    sonde_place_read_fault(context, &fault.at);
+    sonde_store_release(&state, LOOKING); /* release: the fault is written */
     look_often(watch);
-    sonde_store_release(&fatal_tid, 0); /* release: nobody reads its place while it is written anew */
+    sonde_store_relaxed(&state, NOBODY);
 }
 
 static void on_signal(int number, siginfo_t *info, void *context)
@@ -170,8 +179,7 @@ void sonde_fatal_release(void)
 static void forget_in_child(void)
 {
     SONDE_RESET(current, NULL);
-    SONDE_RESET(fatal_tid, 0);
-    SONDE_RESET(is_native_awaited, 0);
+    SONDE_RESET(state, NOBODY);
 }
 
 SONDE_IN_CHILD(forget_in_child)

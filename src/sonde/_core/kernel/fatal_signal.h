@@ -44,10 +44,15 @@ int sonde_fatal_ends(const struct sigaction *action);
  * been sampled. `context` is what the handler was given. Does nothing if nobody watches. Safe in a signal handler. */
 void sonde_fatal_look(int number, const siginfo_t *info, const void *context);
 
-/* Return the thread that waits in there, and where it was in its code; 0 if there is none. Any thread. */
-uint32_t sonde_fatal_thread(sonde_thread_place *place);
+/* A fault that is about to end the program. */
+typedef struct {
+    int64_t t_ns;
+    uint32_t tid; /* its thread, which waits in there */
+    sonde_thread_registers at;
+} sonde_fault;
 
-/* Say whether its native frames are to be waited for, as far as there is time. Any thread. */
-void sonde_fatal_await_native(int is_awaited);
+/* Return the fault that is looked at now; NULL if there is none. What it points to changes only once it is over.
+ * Any thread. */
+const sonde_fault *sonde_fatal_fault(void);
 
 #endif

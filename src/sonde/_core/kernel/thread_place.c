@@ -16,7 +16,7 @@
 #include <unistd.h>
 
 enum { NUMBER = SIGURG };
-enum { STAND_NS = 100000, ANSWER_NS = 500000, YIELD_NS = 20000 };
+enum { STAND_NS = 100000, YIELD_NS = 20000 };
 
 /* FREE → ASKED → TAKEN → STANDS → FREE, or LEFT if nobody let the thread go in time. */
 enum { FREE, ASKED, TAKEN, STANDS, LEFT };
@@ -34,6 +34,15 @@ static void forget_in_child(void) { SONDE_RESET(desk.state, FREE); }
 
 SONDE_IN_CHILD(forget_in_child)
 
+static uintptr_t find_sp(const ucontext_t *context)
+{
+#if defined(__x86_64__)
+    return (uintptr_t)context->uc_mcontext.gregs[REG_RSP];
+#else
+    return (uintptr_t)context->uc_mcontext.sp;
+#endif
+}
+
 void sonde_place_read(const void *signal_context, sonde_thread_place *place)
 {
     const ucontext_t *context = signal_context;
@@ -44,6 +53,41 @@ void sonde_place_read(const void *signal_context, sonde_thread_place *place)
 #else
     const mcontext_t *words = &context->uc_mcontext;
     *place = (sonde_thread_place){words->pc, words->sp, words->regs[29], words->regs[30]};
+#endif
+}
+
+/* Find what the kernel saved when the first signal came to a thread that runs on its other stack now: it lies at
+ * the far end of that stack, and says, as all of them do, which stack that is. */
+static const ucontext_t *find_first(const ucontext_t *last)
+{
+    enum { MOST = 1 << 20 };
+    uintptr_t begin = (uintptr_t)last->uc_stack.ss_sp, size = last->uc_stack.ss_size, sp = find_sp(last);
+    if (sp < begin || sp - begin >= size || size > MOST || size < sizeof *last)
+        return last;
+    uintptr_t at = (begin + size - sizeof *last) & ~(uintptr_t)7;
+    for (; at >= sp && at >= begin; at -= 8) {
+        const ucontext_t *one = (const ucontext_t *)at;
+        if ((uintptr_t)one->uc_stack.ss_sp == begin && one->uc_stack.ss_size == size && find_sp(one) - begin >= size)
+            return one;
+    }
+    return last;
+}
+
+void sonde_place_read_fault(const void *signal_context, sonde_thread_registers *registers)
+{
+    const ucontext_t *context = find_first(signal_context);
+#if defined(__x86_64__)
+    static const int order[SONDE_REGISTERS] = {REG_RAX, REG_RDX, REG_RCX, REG_RBX, REG_RSI, REG_RDI,
+                                               REG_RBP, REG_RSP, REG_R8,  REG_R9,  REG_R10, REG_R11,
+                                               REG_R12, REG_R13, REG_R14, REG_R15, REG_RIP};
+    for (int i = 0; i < SONDE_REGISTERS; i++)
+        registers->word[i] = (uint64_t)context->uc_mcontext.gregs[order[i]];
+    registers->pc = (uint64_t)context->uc_mcontext.gregs[REG_RIP];
+#else
+    for (int i = 0; i < SONDE_REGISTER_SP; i++)
+        registers->word[i] = context->uc_mcontext.regs[i];
+    registers->word[SONDE_REGISTER_SP] = context->uc_mcontext.sp;
+    registers->pc = context->uc_mcontext.pc;
 #endif
 }
 
@@ -86,6 +130,8 @@ int sonde_place_prepare(void)
     return 0;
 }
 
+int sonde_place_is_prepared(void) { return is_ours; }
+
 void sonde_place_rest(void)
 {
     struct sigaction now;
@@ -116,22 +162,22 @@ static void sleep_for(int64_t left_ns)
 }
 
 /* Wait until the thread has answered; that takes microseconds if it has a processor. */
-static int await_answer(void)
+static int await_answer(int64_t answer_ns)
 {
     int64_t begin_ns = sonde_clock_ns(), now_ns = begin_ns;
-    while (now_ns - begin_ns < ANSWER_NS) {
+    while (now_ns - begin_ns < answer_ns) {
         if (sonde_load_acquire(&desk.state) == STANDS) /* acquire: the answer was written before */
             return 1;
         if (now_ns - begin_ns < YIELD_NS)
             sched_yield();
         else
-            sleep_for(begin_ns + ANSWER_NS - now_ns);
+            sleep_for(begin_ns + answer_ns - now_ns);
         now_ns = sonde_clock_ns();
     }
     return sonde_load_acquire(&desk.state) == STANDS;
 }
 
-int sonde_place_ask(uint32_t tid, sonde_thread_place *place)
+int sonde_place_ask(uint32_t tid, int64_t answer_ns, sonde_thread_place *place)
 {
     uint32_t state = sonde_load_acquire(&desk.state);
     if (!is_ours || (state != FREE && state != LEFT))
@@ -143,7 +189,7 @@ int sonde_place_ask(uint32_t tid, sonde_thread_place *place)
         sonde_store_relaxed(&desk.state, FREE);
         return -EAGAIN;
     }
-    if (!await_answer()) {
+    if (!await_answer(answer_ns)) {
         state = ASKED;
         (void)sonde_cas_relaxed(&desk.state, &state, FREE);
         return -EAGAIN;

@@ -22,12 +22,19 @@
 #endif
 #define LONG_NS 200000
 
+/* Note that a call of the interpreter's C function ends with the outermost frame so far. */
+static void note_end(sonde_stack *stack)
+{
+    if (stack->ends_n < SONDE_MAX_DEPTH)
+        stack->ends[stack->ends_n++] = (uint16_t)stack->depth;
+}
+
 /* Walk the frames from the innermost outwards. Returns 0, or -1 if something does not fit. */
 static int walk(sonde_stack *stack, const sonde_intern_handle *text, int *fresh)
 {
     int is_first = 0, steps = 0;
     uintptr_t bottom = find_bottom(&sonde_copy.state);
-    stack->depth = stack->is_cut = 0;
+    stack->depth = stack->is_cut = stack->ends_n = 0;
     for (uintptr_t at = sonde_copy.current; at; steps++) {
         if (at == bottom)
             return 0;
@@ -44,8 +51,10 @@ static int walk(sonde_stack *stack, const sonde_intern_handle *text, int *fresh)
             return -1;
         at = previous;
         is_first = may_be_first(frame);
-        if (is_shim(frame))
+        if (is_shim(frame)) {
+            note_end(stack);
             continue;
+        }
         sonde_code *code = may_be_frame(code_of(frame))
                                ? sonde_codes_get(code_of(frame), text, fresh)
                                : NULL;
@@ -59,6 +68,8 @@ static int walk(sonde_stack *stack, const sonde_intern_handle *text, int *fresh)
             stack->unit = (int32_t)unit;
         }
         stack->frame[stack->depth++] = (sonde_frame){code, line};
+        if (is_first)
+            note_end(stack);
         if (is_generator_frame(frame, code))
             is_first = 0;
     }
@@ -204,6 +215,8 @@ static void join(sonde_stack *stack, const sonde_stack *below)
 {
     int room = SONDE_MAX_DEPTH - stack->depth;
     int n = below->depth < room ? below->depth : room;
+    for (int i = 0; i < below->ends_n && below->ends[i] <= n && stack->ends_n < SONDE_MAX_DEPTH; i++)
+        stack->ends[stack->ends_n++] = (uint16_t)(stack->depth + below->ends[i]);
     memcpy(&stack->frame[stack->depth], below->frame, (size_t)n * sizeof *below->frame);
     stack->depth += n;
     stack->is_cut = below->is_cut || n < below->depth;

@@ -75,6 +75,8 @@ typedef struct {
     uintptr_t innermost; /* address of the innermost frame */
     int32_t unit;        /* the instruction that it is at; -1: none yet */
     uint64_t turn; /* how often it entered or left a context (contextvars) */
+    int ends_n; /* calls of the interpreter's C function, the innermost first; of each, how many frames end with it */
+    uint16_t ends[SONDE_MAX_DEPTH];
     sonde_frame frame[SONDE_MAX_DEPTH];
 } sonde_stack;
 

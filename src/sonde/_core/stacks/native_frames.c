@@ -6,7 +6,6 @@
  */
 #define _GNU_SOURCE 1
 #include "stacks/native_frames.h"
-#include "kernel/fatal_signal.h"
 #include "kernel/read_memory.h"
 #include "kernel/thread.h"
 #include "kernel/thread_place.h"
@@ -43,7 +42,6 @@ int sonde_native_open(sonde_native_frames *native, PyObject *map)
         return -ENOMEM;
     native->table = table;
     native->map = Py_NewRef(map);
-    sonde_fatal_await_native(1);
     return 0;
 }
 
@@ -52,7 +50,6 @@ void sonde_native_close(sonde_native_frames *native)
     if (native->table == NULL)
         return;
     sonde_place_rest();
-    sonde_fatal_await_native(0);
     free(native->known);
     Py_CLEAR(native->map);
     native->known = NULL;
@@ -77,30 +74,8 @@ static int is_on_cpu(uint32_t tid)
     return sonde_thread_cpu(tid) != first_ns;
 }
 
-/* Take the place of a thread at the end of the program: that of the fault, which stands still in our handler, or
- * where it entered the kernel. */
-static int hold_at_end(sonde_native_frames *native, const sonde_sampled_thread *thread, uint32_t fatal,
-                       const sonde_thread_place *place)
-{
-    sonde_thread_place at = *place;
-    if (thread->tid != fatal) {
-        at = (sonde_thread_place){0};
-        if (sonde_wait_place(thread->tid, &at.pc, &at.sp) < 0)
-            return 0;
-    }
-    keep_place(&at);
-    native->is_end = 1;
-    native->end_tid = thread->tid == fatal ? 0 : thread->tid;
-    return 1;
-}
-
 int sonde_native_hold(sonde_native_frames *native, sonde_sampled_thread *thread)
 {
-    sonde_thread_place fault;
-    uint32_t fatal = native->table == NULL ? 0 : sonde_fatal_thread(&fault);
-    if (fatal)
-        return hold_at_end(native, thread, fatal, &fault);
-    native->is_end = 0;
     if (native->table == NULL || thread->cpu_ns < 0)
         return 0;
     /* A thread that never answers has blocked the signal: it is asked only now and then. */
@@ -110,7 +85,7 @@ int sonde_native_hold(sonde_native_frames *native, sonde_sampled_thread *thread)
         return 0;
     sonde_thread_place place;
     int is_on = is_on_cpu(thread->tid);
-    if (!is_on || sonde_place_ask(thread->tid, &place) < 0) {
+    if (!is_on || sonde_place_ask(thread->tid, SONDE_ANSWER_NS, &place) < 0) {
         thread->unanswered += (uint32_t)is_on;
         native->lost++;
         return 0;
@@ -132,17 +107,10 @@ static void copy_stack(void)
     }
 }
 
-/* Does a thread still wait where it did before its stack was copied? */
-static int is_still_there(uint32_t tid)
-{
-    sonde_thread_place now = {0};
-    return sonde_wait_place(tid, &now.pc, &now.sp) == 0 && now.pc == copy.pc && now.sp == copy.sp;
-}
-
 int sonde_native_release(sonde_native_frames *native)
 {
     copy_stack();
-    int is_one = !native->is_end ? sonde_place_let_go() : !native->end_tid || is_still_there(native->end_tid);
+    int is_one = sonde_place_let_go();
     native->lost += !is_one;
     return is_one;
 }
@@ -211,7 +179,7 @@ static int follow_chain(sonde_thread_place *at, int is_first)
     if (HAS_LINK && is_first) {
         at->pc = at->link; /* code without tables is usually a function that calls no other */
         at->sp = fp;
-        return 1;
+        return at->pc != 0;
     }
     if (!read_word(fp, &at->fp) || !read_word(fp + 8, &at->pc))
         return 0;
@@ -220,41 +188,35 @@ static int follow_chain(sonde_thread_place *at, int is_first)
 }
 
 #if defined(__x86_64__)
-/* Go from a handler to where its signal came, which may be on another stack. Only a thread that stands still for
- * good may be copied once more. */
-static int leave_handler(sonde_thread_place *at, int may_copy)
+/* Go from a handler to where its signal came, unless that is on another stack. */
+static int leave_handler(sonde_thread_place *at)
 {
     const size_t words = offsetof(ucontext_t, uc_mcontext.gregs);
     sonde_thread_place before = {0};
     if (!read_word(at->sp + words + REG_RIP * 8, &before.pc) || !read_word(at->sp + words + REG_RSP * 8, &before.sp) ||
         !read_word(at->sp + words + REG_RBP * 8, &before.fp))
         return 0;
+    if (before.sp < copy.sp || before.sp - copy.sp >= copy.bytes)
+        return 0;
     *at = before;
-    if (before.sp < copy.sp || before.sp - copy.sp >= copy.bytes) {
-        if (!may_copy)
-            return 0;
-        keep_place(&before);
-        copy_stack();
-    }
     at->pc++; /* this is no place to which a call returns */
     return 1;
 }
 #else
-static int leave_handler(sonde_thread_place *at, int may_copy)
+static int leave_handler(sonde_thread_place *at)
 {
     (void)at;
-    (void)may_copy;
     return 0;
 }
 #endif
 
 /* Go from a function to its caller. Returns 0 if the way ends here. */
-static int step(sonde_thread_place *at, const sonde_machine_code *code, int is_first, int may_copy)
+static int step(sonde_thread_place *at, const sonde_machine_code *code, int is_first)
 {
     if (code->from == SONDE_FROM_CHAIN)
         return follow_chain(at, is_first);
     if (code->from == SONDE_FROM_SIGNAL)
-        return leave_handler(at, may_copy);
+        return leave_handler(at);
     uint64_t caller = (code->from == SONDE_FROM_STACK ? at->sp : at->fp) + (uint64_t)(int64_t)code->caller;
     uint64_t frame = caller;
     if (code->from == SONDE_FROM_SAVED) {
@@ -267,7 +229,7 @@ static int step(sonde_thread_place *at, const sonde_machine_code *code, int is_f
     if (code->place != SONDE_KEPT) {
         if (!read_word(caller + (uint64_t)(int64_t)code->place, &at->pc))
             return 0;
-    } else if (HAS_LINK && is_first)
+    } else if (HAS_LINK && is_first && at->link != 0) /* 0: it is not known */
         at->pc = at->link;
     else
         return 0;
@@ -286,6 +248,8 @@ static int walk(sonde_native_frames *native, const sonde_machine_code *found[SON
         /* A caller is where it goes on after the call, which may be in the next function. */
         uint64_t address = (at.pc & PLACE_MASK) - (n > 0);
         const sonde_machine_code *code = find_code(native, address);
+        if (address < PIECE)
+            return -1; /* no code lies there: the way led astray, and nobody need be asked */
         if (code == NULL) {
             sonde_machine_ask(native->table, &copy, address);
             return -1;
@@ -293,7 +257,7 @@ static int walk(sonde_native_frames *native, const sonde_machine_code *found[SON
         if (code->kind == SONDE_CODE_EVAL)
             return n;
         found[n] = code;
-        if (code->kind == SONDE_CODE_UNKNOWN || !step(&at, code, n == 0, native->is_end))
+        if (code->kind == SONDE_CODE_UNKNOWN || !step(&at, code, n == 0))
             return -1;
     }
     return -1;

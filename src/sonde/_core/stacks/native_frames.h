@@ -13,8 +13,6 @@ typedef struct {
     sonde_machine_table *table; /* NULL: native frames are not wanted */
     PyObject *map;
     sonde_machine_code *known;
-    int is_end;               /* the program ends: nobody is asked */
-    uint32_t end_tid;         /* then: a thread that waits, and may go on meanwhile; 0 is that of the fault */
     uint32_t entries;         /* for which there is room in `known`, whatever the file says later */
     uint32_t known_n, read_n; /* pieces of the table that have been copied */
     uint64_t found, lost;     /* samples of running threads, with and without their native frames */

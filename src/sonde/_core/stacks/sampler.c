@@ -52,7 +52,8 @@ static uint32_t find_node(sonde_sampler *s, sonde_sampled_thread *thread, sonde_
                           enum sonde_frames_result *found, uint32_t *interpreter)
 {
     uint32_t node = 0;
-    int is_held = sonde_native_hold(&s->native, thread);
+    int is_end = sonde_crash_hold(&s->crash, thread->tid);
+    int is_held = is_end || sonde_native_hold(&s->native, thread);
     for (int tries = 0; tries < DOUBT_TRIES && node == 0; tries++) {
         *found = read_stack(s, thread, stack, tries > 0, interpreter);
         if (*found == SONDE_FRAMES_GONE || *found == SONDE_FRAMES_EMPTY)
@@ -62,7 +63,9 @@ static uint32_t find_node(sonde_sampler *s, sonde_sampled_thread *thread, sonde_
         if (*found == SONDE_FRAMES_OK && node == 0 && !is_held)
             usleep(DOUBT_US); /* whatever caused a false reading may last for microseconds */
     }
-    if (is_held && sonde_native_release(&s->native) && node != 0)
+    if (is_end)
+        sonde_crash_release(&s->crash, node != 0 || *found == SONDE_FRAMES_EMPTY ? stack : NULL);
+    else if (is_held && sonde_native_release(&s->native) && node != 0)
         node = sonde_native_extend(&s->native, &s->nodes, node);
     return node;
 }
@@ -86,7 +89,8 @@ static enum sonde_wait_kind find_wait(const sonde_sampled_thread *thread)
  * for the CPU that we have. */
 static enum sonde_wait_kind find_wait_now(const sonde_sampled_thread *thread, int64_t cpu_ns)
 {
-    if (thread->tid == sonde_fatal_thread(NULL))
+    const sonde_fault *fault = sonde_fatal_fault();
+    if (fault != NULL && thread->tid == fault->tid)
         return SONDE_WAIT_NONE; /* it waits for us */
     return sonde_thread_cpu(thread->tid) == cpu_ns ? find_wait(thread) : SONDE_WAIT_NONE;
 }
@@ -98,8 +102,8 @@ static int sample_one(sonde_sampler *s, sonde_sampled_thread *thread, int everyo
     int64_t now_ns = sonde_clock_ns(), cpu_ns = sonde_thread_cpu(thread->tid);
     if (cpu_ns < 0)
         return 0;
-    int is_end = s->native.table != NULL && sonde_fatal_thread(NULL) != 0; /* then also of those that wait */
-    if (thread->node && cpu_ns == thread->cpu_ns && !is_end) {
+    int is_wanted = sonde_crash_wants(&s->crash, thread->tid); /* even if it waits */
+    if (thread->node && cpu_ns == thread->cpu_ns && !is_wanted) {
         if (thread->wait == SONDE_WAIT_NONE)
             thread->wait = find_wait(thread);
         sonde_sample_facts facts = {now_ns, 0, thread->wait, 1, everyone};
@@ -152,6 +156,14 @@ static int sample_one(sonde_sampler *s, sonde_sampled_thread *thread, int everyo
     return 1;
 }
 
+/* Begin with this thread: there may be more of them than time. */
+static void put_first(sonde_sampler *s, uint32_t tid)
+{
+    for (uint32_t at = 0; at < s->threads.count; at++)
+        if (s->threads.list[at]->tid == tid)
+            s->cursor = at;
+}
+
 static void look_at_all(sonde_sampler *s, int64_t now_ns, int everyone)
 {
     int64_t most_ns = s->interval_ns / 2 < MOST_NS ? s->interval_ns / 2 : MOST_NS;
@@ -161,8 +173,10 @@ static void look_at_all(sonde_sampler *s, int64_t now_ns, int everyone)
     }
     (void)sonde_memory_open();
     sonde_sampler_search(s, now_ns);
+    int is_end = sonde_crash_begin(&s->crash, s->folder);
+    if (is_end)
+        put_first(s, s->crash.fault->tid);
     uint32_t left = s->threads.count;
-    uint64_t lost = s->native.lost, found = s->native.found;
     for (; left > 0 && s->threads.count > 0; left--) {
         if (sonde_has_later_filter_within(MOST_NS)) /* whoever asks for everyone's stack waits longer */
             return;
@@ -177,8 +191,8 @@ static void look_at_all(sonde_sampler *s, int64_t now_ns, int everyone)
     }
     if (left <= 1)
         s->cursor = 0;
-    if (s->native.lost == lost && s->native.found > found && sonde_fatal_thread(NULL))
-        sonde_fatal_await_native(0); /* all that were looked at have their native frames */
+    if (is_end)
+        sonde_crash_complete(&s->crash, &s->threads, s->own_tid, sonde_load_relaxed(&s->helper_tid));
     sonde_lock_waits_look(s, now_ns, everyone);
 }
 

@@ -3,6 +3,7 @@
 #define SONDE_SAMPLER_H
 
 #include "stacks/threads.h" /* before all others: Python.h must be the first */
+#include "stacks/crash_stacks.h"
 #include "stacks/lock_waits.h"
 #include "stacks/native_frames.h"
 
@@ -78,6 +79,7 @@ typedef struct {
     int64_t own_cpu_ns; /* CPU time of the native threads before this one */
     uint32_t helper_tid; /* atomic: a thread of ours that runs Python; it is not sampled */
     sonde_native_frames native;
+    sonde_crash_stacks crash;
     sonde_sampling_row sums;
 } sonde_sampler;
 

@@ -264,6 +264,14 @@ static PyObject *sampler_see_native(SamplerObject *self, PyObject *map)
     return status < 0 ? sonde_raise(status, "native frames") : Py_NewRef(Py_None);
 }
 
+static PyObject *sampler_see_crash(SamplerObject *self, PyObject *Py_UNUSED(none))
+{
+    pthread_mutex_lock(&lock);
+    self->sampler.crash.is_wanted = 1;
+    pthread_mutex_unlock(&lock);
+    Py_RETURN_NONE;
+}
+
 static PyObject *sampler_set_interval(SamplerObject *self, PyObject *args)
 {
     long long interval_ns;
@@ -400,6 +408,8 @@ static PyMethodDef sampler_methods[] = {
     {"start", (PyCFunction)sampler_start, METH_VARARGS,
      "start(interval_ns, since_ns=0): from now on take samples; the first ones stand for the time since then."},
     {"stop", (PyCFunction)sampler_stop, METH_NOARGS, "Take no more samples, and write the last ones."},
+    {"see_crash", (PyCFunction)sampler_see_crash, METH_NOARGS,
+     "see_crash(): leave the native stacks of all threads at a fault; see crash_stacks.h."},
     {"see_native", (PyCFunction)sampler_see_native, METH_O, "see_native(map): add native frames; see machine_code.h."},
     {"set_interval", (PyCFunction)sampler_set_interval, METH_VARARGS, "set_interval(interval_ns): sample this often from now on."},
     {"name", (PyCFunction)sampler_name, METH_VARARGS, "name({tid: name}): set the names of threads."},

@@ -27,6 +27,9 @@ from sonde.tables.stack import (
 
 ON = True
 NEEDS = ()
+_NO_CRASH_STACKS = (
+    "a fatal signal leaves no native stacks: they need the collector, and that is off"
+)
 
 
 class Source:
@@ -81,6 +84,10 @@ class Source:
             self._see_native(slow)
         if session.values["stack.fatal"] and not slow:
             _core.fatal_catch(self._fatal, session.text, session.page)
+            if session.values["collector"]:
+                self._sampler.see_crash()
+            else:
+                self._add_detail(_NO_CRASH_STACKS)
         elif session.values["stack.fatal"]:
             self._add_detail("a fatal signal leaves no last stacks")
 

@@ -12,6 +12,7 @@ from sonde.session import Session, stack_table
 from sonde.session.files import HEAP_NODES, NODES
 from sonde.session.heap_table import read_heap
 from sonde.session.last_stacks import read_last_stacks
+from sonde.session.native_stacks import add_native_frames
 from sonde.session.stack_table import StackFrame, ThreadStack
 from sonde.store import archive
 from sonde.store.rows import open_table, read_columns
@@ -208,7 +209,7 @@ def _list_newest(session: Session) -> list[ThreadStack]:
             for frame in chains.get(row["stack"], [])
         ]
         found.append(one)
-    return found
+    return found if session.is_alive() else add_native_frames(found, session)
 
 
 def _name_kind(frame: StackFrame) -> str:
@@ -268,8 +269,8 @@ BACKTRACE = view_of_rows(
     ("func", "text", "", "function"),
     ("file", "text", "", "file of the function"),
     ("lineno", "i64", "", "the line that runs, or calls"),
-    ("frame_type", "text", "", "Python, Native (see stack.native), or cut where outer frames were"
-     " left out"),
+    ("frame_type", "text", "", "Python, Native (see stack.native and stack.fatal), or cut where"
+     " outer frames were left out"),
     ("gil", "bool", "", "the thread held the GIL"),
     ("idle", "bool", "", "the thread slept or waited for anything but a CPU"),
     ("locals", "text", "", "local variables as JSON, if the last `sonde stacks --locals` saw this"
