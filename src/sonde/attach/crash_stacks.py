@@ -13,9 +13,10 @@ from typing import NamedTuple
 
 from sonde.attach import libdw
 from sonde.attach.native import merge_frames
+from sonde.attach.native_names import NativeFrame
 from sonde.attach.native_text import is_ours, pick_frames
 from sonde.attach.procfs import Mapping, ProcessFiles, read_mappings
-from sonde.attach.unwinder import NativeFrame, ThreadMemory, Unwinder
+from sonde.attach.unwinder import ThreadMemory, Unwinder
 from sonde.errors import Damaged
 from sonde.session import Session, crash_file
 from sonde.session.files import remove_quietly
