@@ -53,7 +53,7 @@ SONDE_CHANGED_IN_CHILD static sonde_heap heap;
 SONDE_CHANGED_IN_CHILD __attribute__((aligned(64))) sonde_heap_counts sonde_heap_now = {
     INT64_MAX, INT64_MAX, 0, nothing, {{0}}, 0};
 
-static void (*when_drawn)(void); /* set under the GIL, while no hook is in place */
+static void (*when_drawn)(void); /* atomic */
 
 static void rest(void)
 {
@@ -263,8 +263,9 @@ void sonde_heap_add(const void *address, size_t size, PyThreadState *state)
             draw_anew();
     }
     pthread_mutex_unlock(&lock);
-    if (is_told && when_drawn != NULL)
-        when_drawn();
+    void (*tell)(void) = is_told ? sonde_load_relaxed(&when_drawn) : NULL;
+    if (tell != NULL)
+        tell();
     errno = kept;
 }
 
@@ -364,7 +365,7 @@ int sonde_heap_begin(const sonde_heap_files *files, int64_t every_bytes)
     return 0;
 }
 
-void sonde_heap_tell(void (*drawn)(void)) { when_drawn = drawn; }
+void sonde_heap_tell(void (*drawn)(void)) { sonde_store_relaxed(&when_drawn, drawn); }
 
 void sonde_heap_every(int64_t every_bytes)
 {
