@@ -125,7 +125,7 @@ def _describe(heap: Heap, by: str, tree: CodeTree) -> Iterator[str]:
     whole = show_bytes(tree.root.total_ns)
     part = heap.recorded
     be = "was" if part and part.is_over else "is"
-    what = f"of Python's memory {be} alive" if by == "alive" else "were allocated"
+    what = f"of memory {be} alive" if by == "alive" else "were allocated"
     if heap.since_ns is not None:
         what = "more are alive than before" if by == "alive" else "were allocated in that time"
     yield clean(f"{tree.profile.label}: {whole} {what}, as an estimate from samples")
