@@ -79,7 +79,7 @@ def test_the_line_is_named_though_the_heap_was_recorded_for_a_part_of_the_time()
 def test_what_a_program_always_holds_is_no_growth() -> None:
     looks = [(60, 90, 0.3)]
     title, line, _ = judge(looks)
-    assert title.endswith("outside Python's own heap") and line == ""
+    assert title.endswith("outside of the heap that sonde sees") and line == ""
 
 
 def test_of_two_looks_the_later_one_counts_and_what_the_first_had_seen_is_forgotten() -> None:
@@ -87,7 +87,7 @@ def test_of_two_looks_the_later_one_counts_and_what_the_first_had_seen_is_forgot
     assert "allocates what stays" in title and line
     assert evidence["grown_while_heap_recorded_bytes"] == pytest.approx(60 * MB, rel=0.1)
     title, line, _ = judge([(10, 50, 1.8), (70, 110, 0.1)])
-    assert title.endswith("outside Python's own heap")
+    assert title.endswith("outside of the heap that sonde sees")
 
 
 def test_a_look_before_the_time_that_is_judged_tells_the_line_all_the_same() -> None:

@@ -137,12 +137,12 @@ _SPREAD = (
     "that do are called, and often one caller keeps what all of them make"
 )
 _OUTSIDE = (
-    "what C libraries other than NumPy and PyTorch allocate, and what the allocator cannot give "
-    "back, does not count as Python's heap: look for what is kept of such a library, and if "
-    "nothing is, try MALLOC_ARENA_MAX=2 against fragmentation"
+    "what libraries with an allocator of their own hold (Arrow, polars), and what the C library "
+    "cannot give back to Linux, does not count as the heap: look for what is kept of such a "
+    "library, and if nothing is, try MALLOC_ARENA_MAX=2 against fragmentation"
 )
 _LEAST_GROWN = 3e6  # bytes while the heap was recorded; of less nobody can say where it went
-_HEAP_SHARE = 0.5  # of the growth: from there on it is Python's own heap that grows
+_HEAP_SHARE = 0.5  # of the growth: from there on it is what the heap shows that grows
 
 
 def judge(rows: Rows, limits: Limits) -> Iterator[Verdict]:
@@ -220,4 +220,4 @@ def _judge_look(row: Any, limits: Limits) -> _Look | None:
         return _Look(title, _DROP.format(pid=row.pid), place, evidence)
     if heap >= grown * _HEAP_SHARE:
         return _Look(f"{_GROWS}, at many lines", _SPREAD.format(pid=row.pid), "", evidence)
-    return _Look(f"{_GROWS}, outside Python's own heap", _OUTSIDE, "", evidence)
+    return _Look(f"{_GROWS}, outside of the heap that sonde sees", _OUTSIDE, "", evidence)
