@@ -211,7 +211,7 @@ def _judge_look(row: Any, limits: Limits) -> _Look | None:
     most, grown, heap = row.most, row.look_bytes, row.heap_bytes
     if heap is None or grown < _LEAST_GROWN:
         return None
-    evidence = {"grown_while_heap_recorded_bytes": grown, "python_heap_grown_bytes": heap}
+    evidence = {"grown_while_heap_recorded_bytes": grown, "heap_grown_bytes": heap}
     if most is not None and 100 * most["grown_bytes"] >= limits.heap_pct * grown:
         kind = f", as {most['type']} objects" if most["type"] else ""  # buffers have no type
         place = show_place(most["file"], most["lineno"], most["func"])
