@@ -2,15 +2,12 @@
 
 from __future__ import annotations
 
-from collections import namedtuple
-
-import duckdb
 import pytest
 
 from sonde.advice.rules import full_queue
-from sonde.advice.verdict import Limits, Verdict
+from sonde.advice.verdict import Verdict
+from support.handmade_samples import Sample, judge_samples
 
-LIMITS = Limits({name: limit.default for name, limit in full_queue.LIMITS.items()})
 QUEUE = "/lib/python3.12/queue.py"
 PUT = [("read", "/job/logs.py"), ("Queue.put", QUEUE)]
 GET = [("write", "/job/logs.py"), ("Queue.get", QUEUE)]
@@ -20,31 +17,12 @@ STACKS = [PUT, GET, STORE, [("read", "/job/logs.py")]]
 
 def judge(put_s: float, store_s: float, store_wait: str | None = None) -> Verdict:
     """Judge 10 s of two threads that put and one that takes, for so many seconds each."""
-    with duckdb.connect() as connection:
-        connection.execute(
-            "CREATE SCHEMA python;"
-            "CREATE TABLE python.frame(stack INT, depth INT, func TEXT, file TEXT, lineno INT);"
-            "CREATE TABLE python.stack_sample(host TEXT, pid INT, thread INT, stack INT, call TEXT,"
-            " gil BOOL, idle BOOL, wait TEXT, wall_ns BIGINT, cpu_ns BIGINT, queue_ns BIGINT,"
-            " samples INT)"
-        )
-        for stack, frames in enumerate(STACKS):
-            for depth, (func, file) in enumerate(reversed(frames)):
-                row = [stack, depth, func, file, 10 * stack + depth]
-                connection.execute("INSERT INTO python.frame VALUES (?, ?, ?, ?, ?)", row)
-        rows = [(8, 0, "lock", put_s), (8, 3, None, 10 - put_s), (9, 0, "lock", put_s),
-                (9, 3, None, 10 - put_s), (10, 1, "lock", 10 - store_s),
-                (10, 2, store_wait, store_s)]  # fmt: skip
-        for thread, stack, wait, wall_s in rows:
-            connection.execute(
-                "INSERT INTO python.stack_sample VALUES"
-                " ('alpha', 7, ?, ?, NULL, FALSE, ?, ?, ?, 0, 0, 100)",
-                [thread, stack, wait is not None, wait, round(wall_s * 1e9)],
-            )
-        found = connection.execute(full_queue.SQL.format(piece="0", inside="TRUE", **LIMITS))
-        make = namedtuple("Found", [column[0] for column in found.description])
-        (verdict,) = full_queue.judge([make(*row) for row in found.fetchall()], LIMITS)
-    return verdict
+    samples = [
+        Sample(8, 0, put_s, "lock"), Sample(8, 3, 10 - put_s), Sample(9, 0, put_s, "lock"),
+        Sample(9, 3, 10 - put_s), Sample(10, 1, 10 - store_s, "lock"),
+        Sample(10, 2, store_s, store_wait),
+    ]  # fmt: skip
+    return judge_samples(full_queue, STACKS, samples)
 
 
 def test_who_takes_from_a_full_queue_is_named_with_what_it_does() -> None:

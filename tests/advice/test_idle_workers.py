@@ -2,14 +2,10 @@
 
 from __future__ import annotations
 
-from collections import namedtuple
-
-import duckdb
-
 from sonde.advice.rules import idle_workers
-from sonde.advice.verdict import Limits, Verdict
+from sonde.advice.verdict import Verdict
+from support.handmade_samples import Sample, judge_samples
 
-LIMITS = Limits({name: limit.default for name, limit in idle_workers.LIMITS.items()})
 LIBRARY = "/lib/python3.12/multiprocessing"
 MAIN, LOOP = ("batch", "/job/app.py"), ("worker", f"{LIBRARY}/pool.py")
 STACKS = (
@@ -24,31 +20,14 @@ def judge(turns: list[list[int]], asking_pct: int = 100, workers: int = 4) -> Ve
     """Judge 10 s of a pool; `turns` has the workers that have a task in each of its tenths."""
     samples = []
     for tenth, busy in enumerate(turns):
-        for worker in range(workers):
-            samples.append((10 + worker, tenth, TASK if worker in busy else REST))
+        now = [(10 + worker, TASK if worker in busy else REST) for worker in range(workers)]
         if tenth < asking_pct / 100 * len(turns):
-            samples.append((1, tenth, ASKS))
-    with duckdb.connect() as connection:
-        connection.execute(
-            "CREATE SCHEMA python;"
-            "CREATE TABLE python.frame(stack INT, depth INT, func TEXT, file TEXT, lineno INT);"
-            "CREATE TABLE python.stack_sample(host TEXT, pid INT, thread INT, stack INT, call TEXT,"
-            " idle BOOL, t_ns BIGINT, wall_ns BIGINT)"
-        )
-        for stack, frames in enumerate(STACKS):
-            for depth, (func, file) in enumerate(reversed(frames)):
-                row = [stack, depth, func, file, 10 * stack + depth]
-                connection.execute("INSERT INTO python.frame VALUES (?, ?, ?, ?, ?)", row)
-        for pid, tenth, stack in samples:
-            connection.execute(
-                "INSERT INTO python.stack_sample VALUES ('alpha', ?, ?, ?, NULL, ?, ?, 990000000)",
-                [pid, pid, stack, stack != TASK, (tenth + 1) * 10**9],
-            )
-        sql = idle_workers.SQL.format(piece="0", inside="TRUE", piece_s="10", **LIMITS)
-        found = connection.execute(sql)
-        make = namedtuple("Found", [column[0] for column in found.description])
-        (verdict,) = idle_workers.judge([make(*row) for row in found.fetchall()], LIMITS)
-    return verdict
+            now.append((1, ASKS))
+        samples += [
+            Sample(pid, stack, 0.99, None if stack == TASK else "pipe", pid=pid, end_s=tenth + 1)
+            for pid, stack in now
+        ]
+    return judge_samples(idle_workers, STACKS, samples, piece_s="10")
 
 
 def test_workers_without_a_task_while_one_has_are_a_warning_with_the_line_that_waits() -> None:

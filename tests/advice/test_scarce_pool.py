@@ -2,15 +2,12 @@
 
 from __future__ import annotations
 
-from collections import namedtuple
-
-import duckdb
 import pytest
 
 from sonde.advice.rules import scarce_pool
-from sonde.advice.verdict import Limits, Verdict
+from sonde.advice.verdict import Verdict
+from support.handmade_samples import Sample, judge_samples
 
-LIMITS = Limits({name: limit.default for name, limit in scarce_pool.LIMITS.items()})
 LIBRARY = "/lib/python3.12"
 TASK = ("_worker", f"{LIBRARY}/concurrent/futures/thread.py")
 GET, RECV = ("Queue.get", f"{LIBRARY}/queue.py"), ("find", "/job/users.py")
@@ -23,31 +20,12 @@ def judge(
 ) -> Verdict:
     """Judge 10 s of four threads, which wait and use what they waited for, for so long in all, and
     of a fifth one that has it for `more_s`; the stacks are given root first."""
-    with duckdb.connect() as connection:
-        connection.execute(
-            "CREATE SCHEMA python;"
-            "CREATE TABLE python.frame(stack INT, depth INT, func TEXT, file TEXT, lineno INT);"
-            "CREATE TABLE python.stack_sample(host TEXT, pid INT, thread INT, stack INT, call TEXT,"
-            " gil BOOL, idle BOOL, wait TEXT, wall_ns BIGINT, cpu_ns BIGINT, queue_ns BIGINT,"
-            " samples INT)"
-        )
-        for stack, frames in enumerate((waits, uses)):
-            for depth, (func, file) in enumerate(reversed(frames)):
-                row = [stack, depth, func, file, 10 * stack + depth]
-                connection.execute("INSERT INTO python.frame VALUES (?, ?, ?, ?, ?)", row)
-        users = [(at, using_s / 4) for at in range(8, 12)] + [(12, more_s)] * (more_s > 0)
-        for thread, used_s in users:
-            waited_s = 10 - used_s if thread < 12 else 0.1
-            for stack, wait, wall_s in ((0, "lock", waited_s), (1, "network", used_s)):
-                connection.execute(
-                    "INSERT INTO python.stack_sample VALUES"
-                    " ('alpha', 7, ?, ?, NULL, FALSE, TRUE, ?, ?, 0, 0, 100)",
-                    [thread, stack, wait, round(wall_s * 1e9)],
-                )
-        found = connection.execute(scarce_pool.SQL.format(piece="0", inside="TRUE", **LIMITS))
-        make = namedtuple("Found", [column[0] for column in found.description])
-        (verdict,) = scarce_pool.judge([make(*row) for row in found.fetchall()], LIMITS)
-    return verdict
+    users = [(at, using_s / 4) for at in range(8, 12)] + [(12, more_s)] * (more_s > 0)
+    samples = []
+    for thread, used_s in users:
+        waited_s = 10 - used_s if thread < 12 else 0.1
+        samples += [Sample(thread, 0, waited_s, "lock"), Sample(thread, 1, used_s, "network")]
+    return judge_samples(scarce_pool, (waits, uses), samples)
 
 
 @pytest.mark.parametrize(
