@@ -722,3 +722,36 @@ def test_a_sample_names_the_c_function_that_its_line_calls(sample, tmp_path):
     assert usual["merge"] == "{**}"
     assert usual["wait_for"] == "while"  # it ends only when another thread lets it
     assert set(calls["spin_on"]) == {None}  # it calls nothing
+
+
+CYTHON_CALLS = """
+import time
+import numpy as np
+
+def pick(shares):
+    return np.random.choice(len(shares), 64, p=shares)  # a method that is bound to an object
+
+def draw(generator, shares):
+    return generator.choice(len(shares), 64, p=shares)
+
+def work(until):
+    shares, generator = np.full(200_000, 1 / 200_000), np.random.default_rng(1)
+    until += time.thread_time() - time.monotonic()
+    while time.thread_time() < until:
+        pick(shares), draw(generator, shares)
+"""
+
+
+@pytest.mark.skipif(sys.version_info < (3, 11), reason="the core knows no C calls on 3.10")
+def test_a_sample_names_a_function_that_cython_has_made(sample, tmp_path):
+    pytest.importorskip("numpy")
+    sample(CYTHON_CALLS, 1.0)
+    sql = (
+        "SELECT func, MODE(call) AS call FROM python.stack_sample JOIN python.frame USING (stack) "
+        "WHERE depth = 0 AND func IN ('pick', 'draw') GROUP BY ALL"
+    )
+    rows = open_recording(str(tmp_path)).query(sql).to_pylist()
+    assert {row["func"]: row["call"] for row in rows} == {
+        "pick": "numpy.random.choice",
+        "draw": "numpy.random._generator.choice",
+    }

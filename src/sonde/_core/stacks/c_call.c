@@ -93,6 +93,43 @@ static int read_class(uintptr_t at, c_function *found)
     return 0;
 }
 
+/* Each version of Cython has a type of its own for the functions that it makes: `_cython_3_1_2.` and this. */
+static int is_cython_type(uintptr_t type)
+{
+    static struct { uintptr_t type; int is_cython; } known[16]; /* to read a name each time would take too long */
+    int at = (int)(type / 64 % 16);
+    if (known[at].type != type) {
+        char name[SONDE_NAME_BYTES];
+        const char *dot = read_type_name(name, type) < 0 ? NULL : strrchr(name, '.');
+        known[at].type = type;
+        known[at].is_cython = dot != NULL && strcmp(dot, ".cython_function_or_method") == 0;
+    }
+    return known[at].is_cython;
+}
+
+/* A function that Cython made begins as one of C does, but is bound to itself. */
+static int read_cython(uintptr_t at, c_function *found)
+{
+    PyCFunctionObject copy;
+    if (sonde_read_memory(&copy, at, sizeof copy) < 0 || read_method_name(found->name, (uintptr_t)copy.m_ml) < 0)
+        return -1;
+    return sonde_read_str(found->owner, (uintptr_t)copy.m_module);
+}
+
+/* A method that is bound to an object may be one that Cython made. */
+static int read_bound(uintptr_t at, c_function *found)
+{
+    PyMethodObject method;
+    PyObject head;
+    found->object = 0;
+    if (sonde_read_memory(&method, at, sizeof method) < 0)
+        return -1;
+    uintptr_t function = (uintptr_t)method.im_func;
+    if (!may_be_frame(function) || sonde_read_memory(&head, function, sizeof head) < 0)
+        return -1;
+    return is_cython_type((uintptr_t)head.ob_type) ? read_cython(function, found) : -1;
+}
+
 /* Read what can be called of a value. Returns 0, or -1 if it is no C function. */
 static int read_function(uintptr_t at, c_function *found)
 {
@@ -100,10 +137,14 @@ static int read_function(uintptr_t at, c_function *found)
     found->object = at;
     if (!may_be_frame(at) || sonde_read_memory(&head, at, sizeof head) < 0)
         return -1;
+    if (head.ob_type == &PyMethod_Type)
+        return read_bound(at, found);
     if (head.ob_type == &PyCFunction_Type || head.ob_type == &PyCMethod_Type)
         return read_builtin(at, found);
     if (head.ob_type == &PyType_Type)
         return read_class(at, found);
+    if (head.ob_type != &PyMethodDescr_Type && is_cython_type((uintptr_t)head.ob_type))
+        return read_cython(at, found);
     PyMethodDescrObject copy;
     if (head.ob_type != &PyMethodDescr_Type || sonde_read_memory(&copy, at, sizeof copy) < 0 ||
         read_method_name(found->name, (uintptr_t)copy.d_method) < 0)
