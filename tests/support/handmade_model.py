@@ -78,7 +78,7 @@ class Job:
             number, begin_ns, self.now_ns - begin_ns, round(input_ms * MS), 0, round(spent[0] * MS),
             round((spent[1] + spent[2]) * MS), round(optimizer_ms * MS), round(other_ms * MS),
             "optimizer", unrecorded, 0 if unrecorded else len(self._rows), 0,
-            90.0 if backward and known else None, training,
+            90.0 if backward and known else None, training, len(models), int(backward), None,
         )  # fmt: skip
 
     def _run(self, part: Part, stage: str, depth: int, above: str | None) -> None:

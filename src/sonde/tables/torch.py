@@ -66,6 +66,13 @@ class TorchStep:
     training: bool = column(
         "a backward pass ran or an optimizer made its step; otherwise it is a step of evaluation"
     )
+    calls: u32 = column("how often the program called a model")
+    backward_passes: u32 = column("how often it began a backward pass; 256 are 256 or more")
+    cpu_ns: i64 | None = column(
+        "CPU time of the thread that ended the step, since the last one; NULL if another thread "
+        "ended that, and for the first one",
+        "ns",
+    )
 
 
 class TorchModule:

@@ -364,6 +364,30 @@ def test_where_a_steps_time_goes(run) -> None:
         assert sum(row[f"{part}_ns"] for part in parts) == pytest.approx(row["dur_ns"], rel=0.02)
 
 
+def test_how_often_a_step_calls_the_model_and_what_it_uses_of_a_processor(run) -> None:
+    record(
+        run,
+        "model = Net(); optimizer = torch.optim.SGD(model.parameters(), 0.1)\n"
+        "def burn(until=0.05):\n"
+        "    until += time.thread_time()\n"
+        "    while time.thread_time() < until: pass\n"
+        "for _ in range(4):\n"
+        "    optimizer.zero_grad()\n"
+        "    loss = sum(model(x).sum() for x in torch.ones(5, 2, 8))\n"
+        "    loss.backward(retain_graph=True); loss.backward()\n"
+        "    burn(); time.sleep(0.1); optimizer.step()",
+    )
+    rows = query("SELECT * FROM python.torch_step ORDER BY step")
+    assert rows[0]["cpu_ns"] is None  # since when is not known
+    # Until an optimizer has ended a step, a call of the model does.
+    trained = [row for row in rows if row["ended_by"] == "optimizer"][1:]
+    assert trained
+    for row in trained:
+        assert (row["calls"], row["backward_passes"]) == (5, 2)
+        assert row["cpu_ns"] >= 0.05e9
+        assert row["cpu_ns"] <= row["dur_ns"] - 0.09e9
+
+
 # ---- on and off ---------------------------------------------------------------------------------
 
 

@@ -264,8 +264,10 @@ static PyObject *call_root(PyObject *function, PyObject *const *args, size_t nar
     int recorded = is_on() ? enter(args, nargsf, kwnames, lane, &made) : 0;
     if (recorded < 0)
         return NULL;
-    if (lane == sonde_torch.lead)
+    if (lane == sonde_torch.lead) {
         sonde_torch.forward_since_ns = sonde_clock_ns();
+        sonde_torch.models++;
+    }
     /* Read only now: Python code of ours ran, and another thread may have begun a new recording. */
     uint32_t epoch = lane->epoch;
     lane->passing++;

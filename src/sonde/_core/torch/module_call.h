@@ -58,6 +58,7 @@ typedef struct {
     int64_t first_ns, forward_ns, backward_ns, owned_ns, unowned_ns, direct_ns;
     uint32_t calls, lost, events, nodes;
     int had_backward;
+    uint32_t models, passes; /* calls of models by the program, and backward passes */
 } sonde_torch_sums;
 
 /* End a step, which was over at `end_ns`, and begin this one. */

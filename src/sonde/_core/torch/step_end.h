@@ -103,7 +103,7 @@ int sonde_torch_choose(int64_t step, const sonde_torch_level *level);
 /* ---- the end of a step: step_end.c, and its rows: step_rows.c --------------------------------- */
 
 #define SONDE_STEP_END_BATCH 32 /* the most steps that are judged at once */
-#define SONDE_TORCH_STEP "qqqqqqqqqt?IId?" /* a row of python.torch_step */
+#define SONDE_TORCH_STEP "qqqqqqqqqt?IId?IIq" /* a row of python.torch_step */
 
 typedef struct {
     long long step;
@@ -136,6 +136,7 @@ typedef struct {
     unsigned unwatched[3]; /* by direction: steps since it had all its events */
     unsigned batch;   /* steps that are judged at once */
     int64_t share_ns; /* the time of the last judging, for each of the steps until the next */
+    int64_t cpu_ns, cpu_thread; /* CPU time of the thread that ended the last step, then */
     int64_t noted_ns;
     unsigned noted_n;
     sonde_step_end_noted noted[SONDE_STEP_END_BATCH];

@@ -3,6 +3,7 @@
 #include "kernel/thread.h"
 
 #include <string.h>
+#include <time.h>
 
 typedef struct {
     int64_t step, t_ns, dur_ns, input_wait_ns, host_to_device_ns, forward_ns, backward_ns, optimizer_ns,
@@ -12,9 +13,14 @@ typedef struct {
     uint32_t modules, lost;
     double owned_pct;
     uint8_t training;
+    uint32_t calls, backward_passes;
+    int64_t cpu_ns;
 } step_row;
 
-_Static_assert(sizeof(step_row) == 104, "torch_step layout");
+_Static_assert(sizeof(step_row) == 120, "torch_step layout");
+
+#define NULL_OWNED 1u
+#define NULL_CPU 2u
 
 static int append(PyObject *writer, const void *row, size_t bytes, uint32_t nulls)
 {
@@ -28,6 +34,25 @@ static int64_t take(int64_t *value)
     int64_t taken = *value;
     *value = 0;
     return taken;
+}
+
+static int64_t find_thread(void)
+{
+    const sonde_torch_lane *lane = sonde_torch.epoch == 0 ? NULL : sonde_torch_here();
+    return lane != NULL ? lane->tid : (int64_t)sonde_find_tid();
+}
+
+/* Return the CPU time that this thread has used since the last step; -1 if another thread ended that. */
+static int64_t take_cpu(sonde_TorchStepEnd *self)
+{
+    struct timespec now;
+    if (clock_gettime(CLOCK_THREAD_CPUTIME_ID, &now) != 0)
+        return -1;
+    int64_t thread = find_thread(), cpu_ns = (int64_t)now.tv_sec * 1000000000 + now.tv_nsec;
+    int64_t used_ns = thread == self->cpu_thread ? cpu_ns - self->cpu_ns : -1;
+    self->cpu_thread = thread;
+    self->cpu_ns = cpu_ns;
+    return used_ns;
 }
 
 int64_t sonde_step_end_write_step(sonde_TorchStepEnd *self, const sonde_Step *step,
@@ -73,13 +98,12 @@ int64_t sonde_step_end_write_step(sonde_TorchStepEnd *self, const sonde_Step *st
     row.lost = sums->lost;
     row.owned_pct = nodes_ns == 0 ? 0 : 100.0 * (double)sums->owned_ns / (double)nodes_ns;
     row.training = (uint8_t)is_training;
-    return append(self->emit_step, &row, sizeof row, nodes_ns == 0) < 0 ? -1 : begin_ns;
-}
-
-static int64_t find_thread(void)
-{
-    const sonde_torch_lane *lane = sonde_torch.epoch == 0 ? NULL : sonde_torch_here();
-    return lane != NULL ? lane->tid : (int64_t)sonde_find_tid();
+    row.calls = sums->models;
+    row.backward_passes = sums->passes;
+    int64_t cpu_ns = take_cpu(self);
+    row.cpu_ns = cpu_ns < 0 ? 0 : cpu_ns;
+    uint32_t nulls = (nodes_ns == 0 ? NULL_OWNED : 0) | (cpu_ns < 0 ? NULL_CPU : 0);
+    return append(self->emit_step, &row, sizeof row, nulls) < 0 ? -1 : begin_ns;
 }
 
 int sonde_step_end_write_optimizers(sonde_TorchStepEnd *self, long long step, int on, uint32_t seq)

@@ -117,6 +117,7 @@ typedef struct {
     int64_t owned_ns, unowned_ns; /* atomic: of nodes */
     int64_t direct_ns;      /* atomic: our own work, as measured */
     uint32_t calls, lost;
+    uint32_t models;        /* calls of models by the program, in the lead */
     uint32_t nodes;         /* atomic */
     int64_t begins[SONDE_TORCH_BEGINS]; /* when backward passes began */
     uint32_t begins_n, first_begins_n; /* now, and at the first call of a model */

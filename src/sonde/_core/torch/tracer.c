@@ -112,7 +112,8 @@ void sonde_torch_begin(sonde_TorchTracer *self, int64_t step, int64_t end_ns, co
     *ended = (sonde_torch_sums){
         s->first_ns, s->forward_ns, s->backward_ns, sonde_load_relaxed(&s->owned_ns),
         sonde_load_relaxed(&s->unowned_ns), sonde_load_relaxed(&s->direct_ns), s->calls, s->lost,
-        sonde_torch_events(), sonde_swap_relaxed(&s->nodes, 0), s->had_backward};
+        sonde_torch_events(), sonde_swap_relaxed(&s->nodes, 0), s->had_backward,
+        s->models, s->begins_n};
     if (sonde_torch_tracer != self)
         return; /* another thread ended a step while this one was stopped */
     s->first = NULL;
@@ -125,6 +126,7 @@ void sonde_torch_begin(sonde_TorchTracer *self, int64_t step, int64_t end_ns, co
     sonde_store_relaxed(&s->unowned_ns, 0);
     sonde_store_relaxed(&s->direct_ns, 0);
     s->calls = s->lost = s->begins_n = 0;
+    s->models = s->forward_since_ns != 0; /* a call that goes on is the next step's, too */
     s->had_backward = s->back_since_ns != 0;
     s->on = wish->on;
     s->depth = (uint16_t)(wish->depth < 1 ? 1 : wish->depth > UINT16_MAX ? UINT16_MAX : wish->depth);
