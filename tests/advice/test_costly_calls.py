@@ -16,7 +16,8 @@ USUAL = {
     "piece": 0, "host": "alpha", "pid": 7, "readings": 1000, "rest_pct": 5.0, "thread": 7, "name": "list_search",
     "file": "/job/app.py", "lineno": 8, "func": "add", "call": "list.__contains__", "is_request": False,
     "time_pct": 60.0, "waiting_pct": 0.0, "queue_pct": 0.0, "cpu_pct": 60.0,
-    "given_pct": 100.0, "method": None, "depth": 2, "stretch_s": 0.05, "others_pct": 0.0,
+    "given_pct": 100.0, "method": None, "depth": 2, "stretch_s": 0.05, "able_s": 0.05,
+    "others_pct": 0.0,
 }  # fmt: skip
 Row = namedtuple("Row", USUAL)
 
@@ -42,7 +43,7 @@ def test_a_costly_call_is_named_with_its_line_and_what_to_do_instead() -> None:
         {"name": None, "time_pct": None, "waiting_pct": None, "queue_pct": None},
         {"thread": 8},  # the main thread works: this one does not hold it up
         {"name": "sql_per_row", "stretch_s": 2.0},  # one long statement
-        {"name": "backtracking", "stretch_s": 0.03},  # many short matches
+        {"name": "backtracking", "able_s": 0.03},  # many short matches
         {"name": "imports", "func": "<module>"},  # at the top of a file
         {"name": "classes_built", "func": "<module>"},
         {"name": "polling", "waiting_pct": 58.0},  # it waits, and burns nothing
@@ -100,13 +101,40 @@ def test_another_thread_counts_where_the_main_thread_only_waits() -> None:
         {"name": "json"},
         {"name": "sql_per_row", "is_request": True},
         {"name": "compression"},
-        {"name": "backtracking", "stretch_s": 0.8},  # or a list of matches of short texts
+        {"name": "backtracking", "able_s": 0.8},  # or a list of matches of short texts
     ],
 )
 def test_what_a_program_may_be_for_is_only_mentioned(change: dict[str, object]) -> None:
     found = judge(change)
     assert found.fired
     assert (found.lost_pct, found.severity) == (None, "info")
+
+
+@pytest.mark.parametrize(
+    ("call", "time_pct", "lost_pct"),
+    [
+        ("numpy.ndarray.__getitem__", 60.0, 60),
+        ("numpy.ndarray.__getitem__", 40.0, None),
+        ("numpy.ndarray.__setitem__", 60.0, None),  # each may be an image
+    ],
+)
+def test_what_takes_most_of_the_time_and_is_known_to_be_avoidable_is_more_than_mentioned(
+    call: str, time_pct: float, lost_pct: float | None
+) -> None:
+    found = judge({"name": "elements", "call": call, "time_pct": time_pct, "cpu_pct": time_pct})
+    assert (found.fired, found.lost_pct) == (True, lost_pct)
+
+
+def test_a_line_that_waits_for_a_processor_makes_no_long_calls_and_no_short_ones() -> None:
+    crowded = {"stretch_s": 2.0, "able_s": 0.1}
+    assert not judge({"name": "backtracking", **crowded}).fired
+    assert not judge({"name": "sql_per_row", **crowded}).fired
+
+
+def test_a_single_match_that_takes_long_backtracks() -> None:
+    long = {"name": "backtracking", "able_s": 0.8}
+    assert judge({**long, "call": "re.Pattern.match"}).lost_pct == 60
+    assert judge({**long, "call": "re.Pattern.findall"}).lost_pct is None  # the text may be long
 
 
 @pytest.mark.parametrize(

@@ -31,6 +31,20 @@ def test_whether_stacks_go_through_a_file_is_asked_once(file: str, is_known: boo
     assert len(asked) == 1
 
 
+def test_what_must_be_true_of_a_table_is_asked_once_for_all_rules() -> None:
+    asked = []
+
+    def fetch(sql: str) -> tuple[list[str], list[tuple[bool, bool]]]:
+        asked.append(sql)
+        return ["c0", "c1"], [(True, False)]
+
+    period = SimpleNamespace(words={"inside": "TRUE"})
+    conditions = [("python.torch_step", "MAX(calls) >= 12"), ("python.torch_step", "FALSE")]
+    known = KnownRows(SimpleNamespace(fetch=fetch), (), period, conditions)  # type: ignore[arg-type]
+    assert known.holds(*conditions[0]) and not known.holds(*conditions[1])
+    assert len(asked) == 1
+
+
 def test_rules_that_are_not_asked_without_some_files_look_at_these_and_say_why() -> None:
     found = [rule for rule in load_rules() if hasattr(rule.module, "IN_FILES")]
     assert {"narrow_pool", "pool_overhead"} <= {rule.name for rule in found}

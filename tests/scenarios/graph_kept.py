@@ -7,7 +7,7 @@ from __future__ import annotations
 
 RULE, CAUSE = "slower_steps", "backward pass"
 LINE = "train"
-ALSO = ("memory_creep", "python_bound")  # all graphs are kept
+ALSO = ("memory_creep", "python_bound", "long_backward")  # all graphs are kept
 TWIN = True
 
 if __name__ == "__main__":

@@ -1,15 +1,20 @@
-"""Samples of stacks made by hand, for one rule: the engine and the rule's query are real."""
+"""Samples of stacks, and rows of other tables, made by hand for one rule: the engine and the rule's
+query are real."""
 
 from __future__ import annotations
 
 from collections import namedtuple
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from types import ModuleType
 from typing import NamedTuple
 
 import duckdb
+import pyarrow as pa
 
 from sonde.advice.verdict import Limits, Verdict
+from sonde.store import catalog
+from sonde.store.rows import arrow_schema
+from support.handmade_stacks import FRAME
 
 Stack = Sequence[tuple[str, str]]  # functions with their files, root first
 
@@ -61,5 +66,29 @@ def judge_samples(
             rule.SQL.format(**{"piece": "0", "inside": "TRUE"} | words, **limits)
         )
         make = namedtuple("Found", [column[0] for column in found.description])
-        (verdict,) = rule.judge([make(*row) for row in found.fetchall()], limits)
-    return verdict  # type: ignore[no-any-return]
+        verdicts = list(rule.judge([make(*row) for row in found.fetchall()], limits))
+    assert len(verdicts) <= 1, "all samples are in one piece"
+    return verdicts[0] if verdicts else Verdict(0, False)
+
+
+def judge_rows(
+    rule: ModuleType, tables: Mapping[str, Iterable[Mapping[str, object]]]
+) -> list[Verdict]:
+    """Return what a rule says of rows of tables, by the names of their columns; all of them are in
+    one piece. What is left out of a row is NULL, and what is left out of `tables` is empty."""
+    limits = make_limits(rule)
+    schemas = {schema.table: arrow_schema(schema) for schema in catalog.list_recorded()}
+    schemas["python.frame"] = FRAME
+    with duckdb.connect() as connection:
+        connection.execute("CREATE SCHEMA python; CREATE SCHEMA sonde")
+        for name, schema in schemas.items():
+            if name in rule.SQL:
+                rows = [{"host": "alpha", "pid": 7, **row} for row in tables.get(name, ())]
+                table = pa.Table.from_pylist(rows, schema=schema)
+                connection.register("rows", table)
+                connection.execute(f"CREATE TABLE {name} AS SELECT * FROM rows")
+        found = connection.execute(
+            rule.SQL.format(piece="0", inside="TRUE", main_step="TRUE", **limits)
+        )
+        make = namedtuple("Found", [column[0] for column in found.description])
+        return list(rule.judge([make(*row) for row in found.fetchall()], limits))

@@ -20,6 +20,8 @@ class CostlyCall(NamedTuple):
     calls: tuple[str, ...] = ()  # C functions, or a class or module of them with a dot behind it
     share_pct: float = 25.0  # of a thread's time from which it is worth a word
     is_avoidable: bool = True  # if not, it may be what the program is for: it is only mentioned
+    sure_pct: float = 0.0  # unless it takes so much of the time: there is a better way then
+    sure_calls: tuple[str, ...] = ()  # and ends with one of these, if any are given
     is_through: bool = False  # what the library calls back counts, too
     stretch: str = ""  # SHORT: only if many calls make up the time; LONG: only if single calls last
     is_per_request: bool = False  # natural where a framework calls the program: only mentioned
@@ -86,6 +88,14 @@ CALLS = (
         ("_queue.SimpleQueue.get_nowait", "_queue.SimpleQueue.empty", "_thread.lock.locked",
          "posix.waitpid", "time.time", "time.monotonic", "time.perf_counter", "while"), 25,
         state=WORKING,
+    ),
+    CostlyCall(
+        "tiny_waits", "Waiting for other threads takes work: it ends and begins again all the time",
+        "wait without a timeout, or with one of seconds, and have a message or an event end it "
+        "(`queue.put(None)`, Event.set); where there is an item for each wait, hand over several "
+        "at once",
+        ("/threading.py:wait", "/threading.py:_wait_for_tstate_lock"), (), 25, is_avoidable=False,
+        sure_pct=50, state=WORKING,
     ),
     CostlyCall(
         "tiny_sleeps", "A loop sleeps for no time at all, and keeps a processor awake",
@@ -181,6 +191,13 @@ CALLS = (
         share_pct=30, stretch=SHORT,
     ),
     CostlyCall(
+        "queue_items", "Handing single items from process to process takes much of the time",
+        "put many items into the queue at once, as a list of some hundreds, and take them out as "
+        "one; send arrays through shared memory (torch.multiprocessing, shared_memory)",
+        ("/multiprocessing/queues.py:get", "/multiprocessing/queues.py:put"), share_pct=25,
+        stretch=SHORT, state=WORKING,
+    ),
+    CostlyCall(
         "manager_objects",
         "Each access to an object of a multiprocessing.Manager asks another process",
         "work on a dictionary or list of one's own and hand it over once at the end (as the result "
@@ -193,7 +210,7 @@ CALLS = (
         "keep a few threads and hand them the work (concurrent.futures.ThreadPoolExecutor made "
         "once, a queue.Queue)",
         ("/threading.py:start",), ("_thread.start_new_thread", "_thread.start_joinable_thread"), 20,
-        is_avoidable=False, stretch=SHORT,
+        is_avoidable=False, sure_pct=40, stretch=SHORT,
     ),
     CostlyCall(
         "processes_started",
@@ -203,7 +220,7 @@ CALLS = (
          "/multiprocessing/pool.py:terminate", "/multiprocessing/process.py:start",
          "/multiprocessing/context.py:Pool", "/concurrent/futures/process.py:shutdown",
          "/concurrent/futures/process.py:_spawn_process"), share_pct=25, is_avoidable=False,
-        stretch=SHORT,
+        sure_pct=40, stretch=SHORT,
     ),
     CostlyCall(
         "saving", "Saving (torch.save and the like) takes much of the time",
@@ -226,6 +243,12 @@ CALLS = (
         "open a file once and keep it open; put many small files into one",
         (), ("io.open", "_io.open", "posix.open", "posix.close", "_io.TextIOWrapper.close",
              "_io.BufferedWriter.close", "_io.TextIOWrapper.__exit__"), is_avoidable=False,
+    ),
+    CostlyCall(
+        "temporary_files", "Making one temporary file after the other takes much of the time",
+        "hand the data on as a value (bytes, a text, io.BytesIO) where the other side takes one, "
+        "or use one file, or one temporary folder, for many pieces",
+        ("/tempfile.py:",), (), 25, is_avoidable=False, sure_pct=40, stretch=SHORT,
     ),
     CostlyCall(
         "whole_files", "Reading whole files takes much of the time",

@@ -14,6 +14,7 @@ WAYS = (
         "repetitions (`(?>…)`, `a++`), test the length of the input first, or use the package "
         "google-re2",
         ("/re/__init__.py:", "/lib/python3.10/re.py:"), ("re.Pattern.",), 30, is_avoidable=False,
+        sure_pct=30, sure_calls=(".match", ".fullmatch"),  # others may go through a long text
         stretch=LONG,  # or one line matches many short texts in a row: such samples look the same
     ),
     CostlyCall(
@@ -44,6 +45,12 @@ WAYS = (
              "collections.deque.index", "collections.deque.insert", "collections.deque.remove"), 25,
     ),
     CostlyCall(
+        "sets_made", "Making sets out of other data takes much of the time",
+        "if it is the same data again (`x in set(all)` makes the set for each x), make the set "
+        "once, outside of the loop, and change it when the data changes",
+        (), ("builtins.set", "builtins.frozenset"), 30, is_avoidable=False,
+    ),
+    CostlyCall(
         "list_shift", "Inserting or removing at the front of a list takes much of the time",
         "use collections.deque (appendleft, popleft), or add at the end and reverse once: each "
         "time, all the other elements are moved",
@@ -62,14 +69,14 @@ WAYS = (
         "where one grows by an item at a time, all of it is copied each time: change it in place "
         "(`index[key] = value`, update, append, extend), or make it once at the end; to look in "
         "several without a copy, use collections.ChainMap",
-        (), ("{**}", "[*]", "dict.copy", "list.copy"), 30, is_avoidable=False,
+        (), ("{**}", "[*]", "dict.copy", "list.copy"), 30, is_avoidable=False, sure_pct=50,
     ),
     CostlyCall(
         "copied_to_cut", "Slices copy much of a long text or list again and again",
         "keep the list and count up a position in it, or use an iterator or collections.deque "
         "(popleft); of bytes, cut a memoryview",
         (), ("str.__getitem__", "bytes.__getitem__", "list.__getitem__", "tuple.__getitem__"), 30,
-        is_avoidable=False,
+        is_avoidable=False, sure_pct=50,
     ),
     CostlyCall(
         "elements", "Arrays are worked on element by element, in Python",
@@ -79,14 +86,15 @@ WAYS = (
         (), ("numpy.ndarray.__getitem__", "numpy.ndarray.__setitem__", "numpy.float64.",
              "numpy.float32.", "numpy.int64.", "numpy.int32.", "numpy.uint8.",
              "numpy.bool.", "torch._C.TensorBase.item", "torch._C.TensorBase.__getitem__",
-             "torch._C.TensorBase.__setitem__"), 25,
-        is_avoidable=False,  # `batch[i] = image` copies much at a time, as it should
+             "torch._C.TensorBase.__setitem__"), 25, is_avoidable=False, sure_pct=50,
+        # `batch[i] = image` copies much at a time, as it should
+        sure_calls=(".__getitem__", ".item", ".__add__", ".__sub__", ".__mul__", ".__truediv__"),
     ),
     CostlyCall(
         "exceptions", "Raising and catching exceptions takes much of the time",
         "where the exception is the usual case, ask first (`in`, dict.get, str.isdigit, a default "
         "or None as the result) instead of raising; raise from fewer calls deep",
-        (), ("raise",), 20, is_avoidable=False,
+        (), ("raise",), 20, is_avoidable=False, sure_pct=30,
     ),
     CostlyCall(
         "rowwise", "A data frame is worked on row by row, in Python",
@@ -96,6 +104,24 @@ WAYS = (
         ("/pandas/core/apply.py:FrameColumnApply.series_generator",
          "/pandas/core/frame.py:iterrows", "/pandas/core/indexing.py:",
          "/pandas/core/frame.py:_set_value"), share_pct=20,
+    ),
+    CostlyCall(
+        "group_apply", "A function in Python is called for each group, or each value, of a table",
+        "use the functions that pandas has for all groups at once (agg with names such as 'sum', "
+        "'max' and 'size', transform, cumsum, rank), compute columns before grouping, and replace "
+        "values with merge or map of a dictionary",
+        ("/pandas/core/groupby/groupby.py:apply", "/pandas/core/groupby/generic.py:apply",
+         "/pandas/core/groupby/generic.py:filter", "/pandas/core/series.py:apply"),
+        share_pct=40, is_avoidable=False, is_through=True,
+    ),
+    CostlyCall(
+        "frame_filtered", "Rows of a data frame are picked out again and again, by conditions",
+        "where this is done for each key, group once (`for key, rows in frame.groupby(…)`, agg), "
+        "join with merge, or set_index and look up; each condition goes through all rows",
+        ("/pandas/core/frame.py:_getitem_bool_array", "/pandas/core/frame.py:query",
+         "/pandas/core/series.py:_get_rows_with_mask", "/pandas/core/arraylike.py:__eq__",
+         "/pandas/core/algorithms.py:isin"), share_pct=30, is_avoidable=False, sure_pct=50,
+        stretch=SHORT,
     ),
     CostlyCall(
         "frame_grown", "A data frame or an array is copied for each piece that is added to it",
@@ -185,6 +211,21 @@ WAYS = (
          "/jsonschema/validators.py:check_schema"), share_pct=20, stretch=SHORT,
     ),
     CostlyCall(
+        "models_checked", "Checking and copying models (pydantic) takes much of the time",
+        "check data once, where it comes in; inside, change a copy (`model_copy(update=…)`), use "
+        "model_construct for data that is known to be right, or plain dataclasses; dump a model "
+        "only where it leaves the program",
+        ("/pydantic/main.py:__init__", "/pydantic/main.py:model_validate",
+         "/pydantic/main.py:model_dump", "/pydantic/main.py:model_dump_json",
+         "/pydantic/main.py:parse_obj", "/pydantic/main.py:dict"), (), 40, is_avoidable=False,
+    ),
+    CostlyCall(
+        "one_hot", "A table of zeros and ones is made to look something up (one_hot)",
+        "a one-hot vector times a matrix is one row of the matrix: nn.Embedding, F.embedding or an "
+        "index (`weight[ids]`); cross_entropy takes the numbers of classes as they are", (),
+        ("torch._C._nn.one_hot",), 15, is_avoidable=False, sure_pct=30,
+    ),
+    CostlyCall(
         "stack_inspection",
         "Looking at its own stack (inspect, traceback) takes much of its time",
         "format no traceback for errors that are usual, use sys._getframe(1) for the caller, or "
@@ -193,9 +234,18 @@ WAYS = (
          "/traceback.py:extract", "/traceback.py:_extract_from_extended_frame_gen"), share_pct=15,
     ),
     CostlyCall(
+        "signatures", "Signatures and types of functions are looked up again and again",
+        "ask once for each function, where it is registered or decorated, and keep the answer "
+        "(functools.lru_cache, a dictionary by the function)",
+        ("/inspect.py:signature", "/inspect.py:getfullargspec", "/inspect.py:getsource",
+         "/inspect.py:getmembers", "/inspect.py:getdoc", "/typing.py:get_type_hints",
+         "/importlib/metadata/__init__.py:", "/pkgutil.py:"), share_pct=20, stretch=SHORT,
+    ),
+    CostlyCall(
         "imports", "Imports inside of functions take much of the time",
         "import at the top of the file; an import that fails is tried again each time",
-        ("<frozen importlib._bootstrap",), share_pct=20, is_avoidable=False,
+        ("<frozen importlib._bootstrap",), share_pct=20, is_avoidable=False, sure_pct=30,
+        is_once=True,
     ),
     CostlyCall(
         "decimals", "Decimal and Fraction arithmetic takes much of the time",

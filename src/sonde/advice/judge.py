@@ -59,11 +59,16 @@ class Rule:
         return ""
 
     @property
+    def needs(self) -> Sequence[str]:
+        """Return the tables and columns without which it abstains."""
+        found: Sequence[str] = getattr(self.module, "NEEDS", ())
+        return found
+
+    @property
     def is_wide(self) -> bool:
         """Whether it looks at every process of a job, however many: it compares them, or is about
         their machines."""
-        needs = getattr(self.module, "NEEDS", ())
-        about_machines = bool(needs) and all(need.startswith("system.") for need in needs)
+        about_machines = bool(self.needs) and all(need.startswith("system.") for need in self.needs)
         return about_machines or getattr(self.module, "COMPARES", False)
 
     @property
@@ -72,6 +77,12 @@ class Rule:
         if getattr(self.module, "AT_ONCE", False):  # it cannot do with gaps
             return "late"
         return "some" if any(table in self.module.SQL for table in THINNED) else "whole"
+
+    @property
+    def condition(self) -> tuple[str, str] | None:
+        """Return a table, and what must be true of its rows if the rule is to fire, as SQL."""
+        found: tuple[str, str] | None = getattr(self.module, "ONLY_IF", None)
+        return None if found is None else (found[0], found[1].format(**self.limits))
 
     def find_line(self, tally: Tally) -> str:
         """Return which line of code to name: busy, waiting, any, or none."""
@@ -193,8 +204,9 @@ def judge(
     outcomes: list[Outcome] = []
     empty = [_find_empty(one or recording, rules) for one in (recording, whole)]
     asked: tuple[dict[str, list[Any]], dict[str, list[Any]]] = {}, {}  # each query is asked once
-    needs = [need for rule in rules for need in getattr(rule.module, "NEEDS", ())]
-    known = [KnownRows(one or recording, needs, period) for one in (recording, whole)]
+    needs = [need for rule in rules for need in rule.needs]
+    conditions = [rule.condition for rule in rules if rule.condition is not None]
+    known = [KnownRows(one or recording, needs, period, conditions) for one in (recording, whole)]
     for rule in rules:
         wide = whole is not None and rule.is_wide
         try:
@@ -276,9 +288,7 @@ def _find_empty(recording: HeldRecording, rules: Sequence[Rule]) -> set[str]:
     rule may still know something. Most rules are about GPUs and PyTorch, and to ask this once
     takes far less than to ask each of them."""
     known = {schema.table for schema in recording.tables()}
-    needed = {
-        split_need(need)[0] for rule in rules for need in getattr(rule.module, "NEEDS", ())[:1]
-    }
+    needed = {split_need(need)[0] for rule in rules for need in rule.needs[:1]}
     return recording.find_empty(needed & known)
 
 
@@ -286,30 +296,41 @@ def _ask(
     recording: HeldRecording, rule: Rule, period: Period, empty: Collection[str],
     asked: dict[str, list[Any]], known: KnownRows,
 ) -> tuple[Outcome, Tally | None]:  # fmt: skip
-    needs: Sequence[str] = getattr(rule.module, "NEEDS", ())
-    missing = find_missing(recording, needs)
-    if missing:
-        return Outcome(rule.name, "abstained", f"not recorded: {', '.join(missing)}"), None
-    main = split_need(needs[0])[0] if needs else ""
-    if main in empty:
-        return Outcome(rule.name, "abstained", f"{main} has no rows"), None
-    own = rule.module
-    if getattr(own, "ON_GPU", False) and not known.uses_gpu:
-        return Outcome(rule.name, "abstained", getattr(own, "OTHERWISE", "no GPU is used")), None
-    files: Sequence[str] = getattr(own, "IN_FILES", ())
-    if files and not known.has_frames_in(files):
-        return Outcome(rule.name, "abstained", known.find_lack(needs) or own.OTHERWISE), None
-    most = getattr(own, "MOST", LEVELS[-1])
+    reason = _find_reason(recording, rule, empty, known)
+    if reason:
+        return Outcome(rule.name, "abstained", reason), None
+    if rule.condition is not None and not known.holds(*rule.condition):
+        return Outcome(rule.name, "clear", "in none of the pieces"), None
+    most = getattr(rule.module, "MOST", LEVELS[-1])
     verdicts = read_verdicts(recording, rule, period, asked)
-    tally = Tally(verdicts, getattr(own, "DANGER", False), most)
+    tally = Tally(verdicts, getattr(rule.module, "DANGER", False), most)
     if not tally.judged:
-        otherwise = getattr(own, "OTHERWISE", "no piece has enough data")
-        why = known.find_lack(needs) or otherwise
+        otherwise = getattr(rule.module, "OTHERWISE", "no piece has enough data")
+        why = known.find_lack(rule.needs) or otherwise
         return Outcome(rule.name, "abstained", why), None
     fired = len(tally.fired)
     votes = "clear" if fired == 0 else "found" if tally.is_found else tally.votes
     detail = f"in {fired} of {tally.judged} pieces"
     return Outcome(rule.name, votes, detail, fired, tally.judged), tally
+
+
+def _find_reason(
+    recording: HeldRecording, rule: Rule, empty: Collection[str], known: KnownRows
+) -> str:
+    """Return why a rule need not be asked; empty if it must."""
+    missing = find_missing(recording, rule.needs)
+    if missing:
+        return f"not recorded: {', '.join(missing)}"
+    main = split_need(rule.needs[0])[0] if rule.needs else ""
+    if main in empty:
+        return f"{main} has no rows"
+    if getattr(rule.module, "ON_GPU", False) and not known.uses_gpu:
+        return getattr(rule.module, "OTHERWISE", "no GPU is used")
+    files: Sequence[str] = getattr(rule.module, "IN_FILES", ())
+    if files and not known.has_frames_in(files):
+        otherwise: str = rule.module.OTHERWISE
+        return known.find_lack(rule.needs) or otherwise
+    return ""
 
 
 def read_verdicts(

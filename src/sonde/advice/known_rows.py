@@ -28,8 +28,15 @@ class KnownRows:
     """How many rows of the period each table has, and how many of them know each column that a rule
     needs: one query for a table, whichever rules ask."""
 
-    def __init__(self, recording: HeldRecording, needs: Iterable[str], period: Period) -> None:
+    def __init__(
+        self, recording: HeldRecording, needs: Iterable[str], period: Period,
+        conditions: Iterable[tuple[str, str]] = (),
+    ) -> None:  # fmt: skip
         self._recording, self._inside = recording, period.words["inside"]
+        self._conditions: dict[str, list[str]] = {}
+        for table, condition in conditions:
+            self._conditions.setdefault(table, []).append(condition)
+        self._held: dict[str, dict[str, bool]] = {}
         self._columns: dict[str, set[str]] = {}
         for need in needs:
             self._columns.setdefault(split_need(need)[0], set()).add(split_need(need)[1])
@@ -45,6 +52,16 @@ class KnownRows:
         """Tell whether some stack goes through one of these files, given by the ends of their
         paths: a rule about what they do need not be asked if not."""
         return any(file.endswith(tuple(files)) for file in self._files)
+
+    def holds(self, table: str, condition: str) -> bool:
+        """Tell whether a condition is true of the rows of a table: one query answers all that are
+        known to be asked of it."""
+        if table not in self._held:
+            asked = self._conditions[table]
+            told = ", ".join(f"COALESCE({one}, FALSE) AS c{at}" for at, one in enumerate(asked))
+            _, (row,) = self._recording.fetch(f"SELECT {told} FROM {table}")
+            self._held[table] = dict(zip(asked, row, strict=True))
+        return self._held[table][condition]
 
     @cached_property
     def _files(self) -> list[str]:

@@ -29,6 +29,8 @@ mentioned),
 `COMPARES = True` (it looks at all processes of a job, however many),
 `IN_FILES = ("/multiprocessing/pool.py",)` (ends of paths: it is not asked if no stack goes through
 one of these files, and `OTHERWISE` says why),
+`ONLY_IF = ("python.torch_step", "MAX(calls) >= {calls}")` (a table, and what is true of all of its
+rows together wherever the rule fires: one query asks this for all rules of a table),
 `AT_ONCE = True` (it cannot do with gaps: of a long period it looks at the last hour only), and
 `OTHERWISE = "the job uses no GPU"` (why it abstains although everything it needs is there)."""
 

@@ -129,6 +129,15 @@ DATA_WORK: tuple[tuple[str, tuple[str, ...], str] | tuple[str, tuple[str, ...], 
                  "complex", "bool"),
      "numbers one by one are slow in Python: whole arrays (numpy), or a compiled loop (numba, "
      "Cython)"),
+    ("looking up by a table of zeros and ones", ("torch._C._nn.one_hot",),
+     "a one-hot vector times a matrix is one row of the matrix: nn.Embedding, F.embedding or an "
+     "index (`weight[ids]`); cross_entropy takes the numbers of classes as they are"),
+    ("drawing by weight", ("random.Random.choices", "numpy.random.choice",
+                           "numpy.random._generator.choice", "numpy.random.mtrand.choice",
+                           "torch._C._VariableFunctionsClass.multinomial"),
+     "with weights, all of them are added up (and normed) at each call: draw many at once (k, "
+     "size), or keep the running sum (random.choices with cum_weights; numpy.cumsum once, then "
+     "searchsorted of random numbers; a tree of sums where weights change)"),
     ("random numbers", ("random", "secrets", "numpy.random", "uuid", "os.urandom"),
      "draw many at once (numpy.random.Generator, random.choices with k), and keep the generator; "
      "for identifiers a counter behind one random prefix will do"),
@@ -145,7 +154,7 @@ DATA_WORK: tuple[tuple[str, tuple[str, ...], str] | tuple[str, tuple[str, ...], 
      "each element is an operation of its own: work on the whole tensor (masks, gather, scatter, "
      "index_add, bincount, torch.where, triu), or take it over once (tolist, numpy)"),
     ("random numbers", tuple(f"torch._C._VariableFunctionsClass.{name}" for name in (
-        "rand", "randn", "randint", "randperm", "normal", "bernoulli", "multinomial", "rand_like",
+        "rand", "randn", "randint", "randperm", "normal", "bernoulli", "rand_like",
         "randn_like"))
      + ("torch._C.TensorBase.normal_", "torch._C.TensorBase.uniform_"),
      "draw them where they are used (device=…), not on the host for a GPU; many at once; and once "

@@ -31,11 +31,11 @@ PLAIN = WorkKind(
         "collections.deque.popleft",
         "collections.Counter",
     ),
-    "the line itself takes the time, in Python, step by step. If its result is the same for the "
-    "same input, keep it (functools.lru_cache, a dictionary); take out of the loop what does not "
-    "change in it; look up in a dictionary or a set, not by a loop inside of a loop; work on whole "
-    "arrays and tensors, not on one number after the other, or compile the loop (numba, Cython); "
-    "give independent pieces to several processes",
+    "the line itself takes the time, in Python, step by step. Where it goes through a list to find "
+    "something, keep a dictionary or a set by what is asked for, and ask that; where the result is "
+    "the same for the same input, keep it (functools.lru_cache); take out of a loop what does not "
+    "change in it; work on whole arrays and tensors, not on one number after the other, or compile "
+    "the loop (numba, Cython); give independent pieces to several processes",
 )
 
 _TOGETHER = (

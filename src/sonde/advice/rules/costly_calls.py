@@ -29,7 +29,9 @@ LIMITS = {
     "short_s": Limit(
         0.25, "mean time without another line in between, up to which calls are short"
     ),
-    "long_s": Limit(0.4, "and from which single calls last long"),
+    "long_s": Limit(
+        0.4, "and from which single calls last long, without the time in which others run"
+    ),
     "answers_pct": Limit(
         65, "of the time that it waits, other threads of the same process work: they answer it"
     ),
@@ -84,7 +86,8 @@ _AROUND = (
 # user's own that called it; or a method of the user's own that Python calls (__eq__). Where the
 # library must not call back, no own frame lies inside of it. A forked worker has the stack of the
 # process that started it below its own: what that did is not the worker's doing. How long single
-# calls last is asked only where kinds are told by it.
+# calls last is asked only where kinds are told by it: by the clock, and without the time in which
+# others have the processor, so that neither is taken for the other because of them.
 SQL = f"""
 WITH known_frame AS MATERIALIZED (
   SELECT word[1] AS name, word[2] AS path, word[3] AS ending, word[4]::INTEGER AS is_through
@@ -182,6 +185,8 @@ SELECT piece, host, pid, readings, rest_pct, thread, name, file, lineno, func, c
        COALESCE(hit.queue_ns, 0) / able.alive_ns * 100 AS queue_pct,
        given_ns / able.alive_ns * 100 AS given_pct, hit.cpu_ns / able.alive_ns * 100 AS cpu_pct,
        hit.wall_ns / GREATEST(1, COALESCE(hit.stretches, 0)) / 1e9 AS stretch_s,
+       GREATEST(0, hit.wall_ns - COALESCE(hit.queue_ns, 0))
+         / GREATEST(1, COALESCE(hit.stretches, 0)) / 1e9 AS able_s,
        (work_ns - own_ns) / able.alive_ns * 100 AS others_pct
 FROM process LEFT JOIN (FROM hit WHERE wall_ns > 1e7) AS hit USING (piece, host, pid)
 LEFT JOIN (
@@ -237,7 +242,8 @@ def _judge_process(piece: int, rows: list[Any], limits: Limits) -> Verdict:
     if worst.call or worst.method:
         evidence["call"] = worst.method or worst.call
     if kind.stretch:
-        evidence["without_a_break_ns"] = 1e9 * worst.stretch_s
+        is_long = kind.stretch == LONG
+        evidence["without_a_break_ns"] = 1e9 * (worst.able_s if is_long else worst.stretch_s)
     return Verdict(
         piece, True, evidence, lost_pct=share if _is_severe(worst) else None, severity="info",
         readings=rows[0].readings, who=who, title=kind.title,
@@ -280,7 +286,7 @@ def _counts(row: Any, rows: list[Any], limits: Limits) -> bool:
         return False
     if kind.stretch == SHORT and row.stretch_s > limits.short_s:
         return False
-    if kind.stretch == LONG and row.stretch_s < limits.long_s:
+    if kind.stretch == LONG and row.able_s < limits.long_s:
         return False
     if kind.state == WAITING and _is_served(row, rows, limits):
         return False
@@ -305,4 +311,7 @@ def _share(row: Any) -> float:
 
 def _is_severe(row: Any) -> bool:
     kind: CostlyCall = _BY_NAME[row.name]
-    return kind.is_avoidable and not (kind.is_per_request and row.is_request)
+    if kind.is_per_request and row.is_request:
+        return False
+    ends = not kind.sure_calls or (row.call or "").endswith(kind.sure_calls)
+    return kind.is_avoidable or (0 < kind.sure_pct <= _share(row) and ends)

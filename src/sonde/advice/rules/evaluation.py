@@ -18,6 +18,7 @@ from sonde.advice.verdict import Limit, Limits, Rows, Verdict
 MOST = "warning"
 NEEDS = ("python.torch_step.training",)
 OTHERWISE = "the job does not train, or only trains"
+ONLY_IF = ("python.torch_step", "BOOL_OR(training) AND BOOL_OR(NOT training)")
 LIMITS = {
     "share_pct": Limit(15, "of the time of all steps that is evaluation: worth mentioning"),
     "warning_pct": Limit(30, "the same: worth a warning"),

@@ -18,6 +18,7 @@ from sonde.analysis.wait_words import describe_wait
 
 NEEDS = ("python.stack_sample.wait",)
 UNLESS = ("deadlock",)
+ONLY_IF = ("python.stack_sample", "BOOL_OR(idle AND COALESCE(wait, 'lock') = 'lock')")
 LIMITS = {
     "waiting_pct": Limit(20, "of each thread's time spent waiting for the lock"),
     "threads": Limit(2, "fewest threads that wait at the same line"),

@@ -22,10 +22,13 @@ LIMITS = {
     "much_pct": Limit(40, "the same, from which on it is worth a warning"),
     "gpu_pct": Limit(85, "utilisation from which it does the GPU, if there is one, no harm"),
 }
-# Python inside of the model, the backward pass or the optimizer is no part of what is outside.
+# Python inside of the model, the backward pass or the optimizer is no part of what is outside, nor
+# is ours.
 _INSIDE = """SELECT stack FROM python.frame WHERE file LIKE '%/torch/nn/modules/module.py'
-  OR file LIKE '%/torch/autograd/__init__.py' OR file LIKE '%/torch/optim/%'"""
-# Of the usual step: what one in many does, and garbage collections, have rules of their own.
+  OR file LIKE '%/torch/autograd/__init__.py' OR file LIKE '%/torch/optim/%'
+  OR file LIKE '%-packages/sonde/%'"""
+# While others have the processor it runs nothing. Of the usual step: what one in many does, and
+# garbage collections, have rules of their own.
 SQL = f"""
 WITH step AS (
   SELECT {{piece}} AS piece, host, pid, ANY_VALUE(rank) AS rank, COUNT(*) AS steps,
@@ -38,12 +41,13 @@ gpu AS (
   SELECT {{piece}} AS piece, host, AVG(util_pct) AS util_pct
   FROM system.gpu WHERE {{inside}} AND {{job_gpu}} GROUP BY 1, 2),
 sample AS (
-  SELECT piece, host, pid, stack, wall_ns,
+  SELECT piece, host, pid, stack, GREATEST(0, wall_ns - COALESCE(queue_ns, 0)) AS wall_ns,
          gil AND NOT idle AND stack NOT IN ({FETCHING}) AND stack NOT IN ({_INSIDE}) AS runs
   FROM ({SUMS}) WHERE thread = pid),
 place AS ({PLACE}),
 share AS (
-  SELECT piece, host, pid, 100 * SUM(wall_ns) FILTER (runs) / SUM(wall_ns) AS python_pct
+  SELECT piece, host, pid,
+         100 * SUM(wall_ns) FILTER (runs) / NULLIF(SUM(wall_ns), 0) AS python_pct
   FROM sample GROUP BY 1, 2, 3),
 top AS (
   SELECT piece, host, pid, ARG_MAX(struct_pack(file, lineno, func), wall_ns) AS place

@@ -15,6 +15,8 @@ from collections.abc import Iterator
 from sonde.advice.rules._code import PLACE, show_place
 from sonde.advice.verdict import Limit, Limits, Rows, Verdict
 
+IN_FILES = ("/torch/_dynamo/convert_frame.py", "/torch/_inductor/compile_fx.py")
+OTHERWISE = "nothing is compiled"
 NEEDS = ("python.torch_step.dur_ns", "python.stack_sample.stack")
 LIMITS = {
     "share_pct": Limit(10, "of the time of the steps that is spent compiling"),

@@ -1,0 +1,63 @@
+"""Forward passes are computed a second time in the backward pass (activation checkpointing).
+
+Why it hurts: it saves memory, and costs a third of the time of what is computed twice.
+
+What to do: where memory is left, use checkpointing for fewer modules or none of them
+(`torch.utils.checkpoint`, `gradient_checkpointing`), or a smaller batch without it; keep it if the
+model fits in no other way.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+from sonde.advice.rules._code import FILES, show_place
+from sonde.advice.verdict import LEVELS, Limit, Limits, Rows, Verdict
+
+MOST = LEVELS[0]  # whoever needs the memory has no choice
+NEEDS = ("python.torch_trace.self_duration", "python.torch_step.dur_ns")
+IN_FILES = ("/torch/utils/checkpoint.py",)
+OTHERWISE = "nothing is computed again"
+LIMITS = {"share_pct": Limit(10, "of the steps spent computing again")}
+# The line is the one outside of torch that asks for it.
+SQL = f"""
+WITH step AS (
+  SELECT {{piece}} AS piece, host, pid, rank, step, dur_ns FROM python.torch_step
+  WHERE {{inside}} AND training AND NOT unrecorded AND lost = 0),
+again AS (
+  SELECT host, pid, step, 1e9 * SUM(self_duration) AS again_ns FROM python.torch_trace
+  WHERE stage = 'recompute' GROUP BY 1, 2, 3),
+sample AS (
+  SELECT host, pid, stack, SUM(wall_ns) AS wall_ns FROM python.stack_sample
+  WHERE {{inside}} AND thread = pid AND (host, pid) IN (SELECT (host, pid) FROM again)
+  GROUP BY ALL),
+frame AS (
+  SELECT stack, depth, func, file, lineno, is_own FROM python.frame JOIN ({FILES}) USING (file)
+  WHERE stack IN (SELECT stack FROM sample)),
+asked AS (
+  SELECT stack, MAX(depth) AS depth FROM frame
+  WHERE file LIKE '%/torch/utils/checkpoint.py' AND func = 'checkpoint' GROUP BY stack),
+caller AS (
+  SELECT frame.stack, MIN(frame.depth) AS depth FROM frame JOIN asked USING (stack)
+  WHERE is_own AND frame.depth > asked.depth GROUP BY frame.stack),
+line AS (
+  SELECT host, pid, ARG_MAX(struct_pack(file, lineno, func), wall_ns) AS place
+  FROM (SELECT host, pid, file, lineno, func, SUM(wall_ns) AS wall_ns
+        FROM sample JOIN caller USING (stack) JOIN frame USING (stack, depth) GROUP BY ALL)
+  GROUP BY ALL)
+SELECT piece, host, pid, ANY_VALUE(rank) AS rank, COUNT(*) AS steps,
+       100 * COALESCE(SUM(again_ns), 0) / SUM(dur_ns)::DOUBLE AS share_pct,
+       ANY_VALUE(place.file) AS file, ANY_VALUE(place.lineno) AS lineno,
+       ANY_VALUE(place.func) AS func
+FROM step LEFT JOIN again USING (host, pid, step) LEFT JOIN line USING (host, pid)
+GROUP BY 1, 2, 3
+"""
+
+
+def judge(rows: Rows, limits: Limits) -> Iterator[Verdict]:
+    for row in rows:
+        yield Verdict(
+            row.piece, row.share_pct >= limits.share_pct, {"of_the_time_pct": row.share_pct},
+            severity="info", readings=row.steps, who="" if row.rank is None else f"rank {row.rank}",
+            line=show_place(row.file, row.lineno, row.func),
+        )  # fmt: skip
