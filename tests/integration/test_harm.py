@@ -86,8 +86,8 @@ sonde.stop()
 seen = tried = 0
 for n in range(60):
     try:
+        tried += 1  # before the clock is set, which may ring at once
         signal.setitimer(signal.ITIMER_REAL, 0.0001 + n * 0.0001)
-        tried += 1
         while True:
             sonde.start(collector="off", ring_bytes="64KiB", text_bytes="64KiB")
             sonde.stop()

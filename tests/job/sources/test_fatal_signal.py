@@ -15,8 +15,23 @@ from sonde.attach import libdw
 from sonde.collector.loop import Collector
 from sonde.session.native_stacks import NAME
 
+# A thread that waits for what never comes, and is known to.
+WAITER = """
+import os, threading, time
+def wait():
+    os.read(os.pipe()[0], 1)
+def start_waiter():
+    thread = threading.Thread(target=wait, daemon=True)
+    thread.start()
+    call, end = {"x86_64": "0 ", "aarch64": "63 "}[os.uname().machine], time.monotonic() + 60
+    while not open(f"/proc/self/task/{thread.native_id}/syscall").read().startswith(call):
+        assert time.monotonic() < end
+        time.sleep(0.001)
+"""
 # faulthandler is enabled before or after the recording begins, or not at all.
-PROGRAM = """
+PROGRAM = (
+    WAITER
+    + """
 import ctypes, faulthandler, mmap, os, signal, sys, tempfile, threading, time
 how, helper = sys.argv[1:3]
 if helper == "before":
@@ -32,9 +47,7 @@ def find_handler():
 theirs, end = find_handler(), time.monotonic() + 20
 while helper == "long after" and find_handler() == theirs and time.monotonic() < end:
     time.sleep(0.01)                     # SIGBUS is taken back, because our own files may need it
-def wait():
-    time.sleep(1000)
-threading.Thread(target=wait, daemon=True).start()
+start_waiter()
 def die():
     if how == "SIGSEGV":
         ctypes.string_at(8)
@@ -50,8 +63,11 @@ def die():
         signal.raise_signal(getattr(signal, how))
 die()
 """
+)
 # The C library calls Python back, which then measures a text that is not there.
-NATIVE = """
+NATIVE = (
+    WAITER
+    + """
 import ctypes, faulthandler, sys, threading, time
 import sonde
 how = sys.argv[1]
@@ -60,9 +76,7 @@ if how == "before":
 assert sonde.start()
 if how == "after":
     faulthandler.enable()
-def wait():
-    time.sleep(1000)
-threading.Thread(target=wait, daemon=True).start()
+start_waiter()
 def compare(_one, _other):
     ctypes.string_at(8)
     return 0
@@ -78,6 +92,7 @@ if how == "worker":
     thread.join()
 work()
 """
+)
 # Nobody else can be the collector as long as the program lives.
 TAKEN = """
 import os

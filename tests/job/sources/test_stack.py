@@ -696,31 +696,45 @@ def work(until):
 """
 
 
-@pytest.mark.skipif(sys.version_info < (3, 11), reason="the core knows no C calls on 3.10")
-def test_a_sample_names_the_c_function_that_its_line_calls(sample, tmp_path):
-    sample(C_CALLS, 3.0)
+USUAL = {
+    "match": "re.Pattern.match",
+    "pack": "zlib.compress",
+    "has": "list.__contains__",
+    "find": "list.__contains__",
+    "sleep": "time.sleep",
+    "choose": "re.Pattern.match",  # although an argument has two branches
+    "lengthen": "str.__add__",
+    "join": "array.array.__add__",
+    "cut": "list.__getitem__",
+    "shorten": "list.__delitem__",
+    "merge": "{**}",
+    "wait_for": "while",  # it ends only when another thread lets it
+}
+
+
+def count_calls(folder: str) -> dict[str, dict[str | None, int]]:
     sql = (
         "SELECT func, call, COUNT(*) AS n FROM python.stack_sample JOIN python.frame USING (stack) "
         "WHERE depth = 0 GROUP BY ALL"
     )
-    rows = open_recording(str(tmp_path)).query(sql).to_pylist()
-    calls = {}
-    for row in rows:
+    calls: dict[str, dict[str | None, int]] = {}
+    for row in open_recording(folder).query(sql).to_pylist():
         calls.setdefault(row["func"].rpartition(".")[2], {})[row["call"]] = row["n"]
-    usual = {func: max(found, key=found.__getitem__) for func, found in calls.items()}
-    assert usual["match"] == "re.Pattern.match"
-    assert usual["pack"] == "zlib.compress"
-    assert usual["has"] == usual["find"] == "list.__contains__"
-    assert usual["sleep"] == "time.sleep"
-    assert usual["choose"] == "re.Pattern.match"  # although an argument has two branches
-    assert usual["lengthen"] == "str.__add__"
-    assert usual["join"] == "array.array.__add__"
-    assert usual["cut"] == "list.__getitem__"
-    assert usual["shorten"] == "list.__delitem__"
+    return calls
+
+
+@pytest.mark.skipif(sys.version_info < (3, 11), reason="the core knows no C calls on 3.10")
+def test_a_sample_names_the_c_function_that_its_line_calls(sample, tmp_path):
+    for _ in range(5):  # a few samples are no law: on a busy machine it takes more of them
+        sample(C_CALLS, 3.0)
+        calls = count_calls(str(tmp_path))
+        usual = {func: max(found, key=found.__getitem__) for func, found in calls.items()}
+        is_known = {"leave", "fail"} <= calls.keys() and "raise" in calls["fail"]
+        if is_known and USUAL.items() <= usual.items():
+            break
+    assert {func: usual.get(func) for func in USUAL} == USUAL
     assert any((call or "").endswith(".__exit__") for call in calls["leave"])
     assert calls["fail"]["raise"] > 0
-    assert usual["merge"] == "{**}"
-    assert usual["wait_for"] == "while"  # it ends only when another thread lets it
     assert set(calls["spin_on"]) == {None}  # it calls nothing
 
 

@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import os
+import shutil
+
 import pytest
 
 from job.sources.test_torch import HEAD, query
@@ -99,6 +102,18 @@ def test_all_time_is_counted_once(run, way: str) -> None:
         f"for _ in range(7):\n    {WAYS[way]}\n    ends.append(perf_counter())\n"
         "print(ends[5] - ends[0])"
     )
+    for left in reversed(range(4)):
+        try:
+            measure_once(run, code, way)
+            return
+        except AssertionError:
+            # Others may run between two readings of the clock. What is counted twice always is.
+            if not left:
+                raise
+
+
+def measure_once(run, code: str, way: str) -> None:
+    shutil.rmtree(os.environ["SONDE_DIR"], ignore_errors=True)
     options = {"collector": "off", "torch.budget_pct": "0"}
     done = run(HEAD + f"sonde.start(**{options!r})\n" + code)
     (step,), (tree,) = query(STEPS), query(TREE)
