@@ -444,7 +444,8 @@ leaf(); leaf()
 pid = os.fork()
 if pid == 0:
     end = time.monotonic() + 30
-    while sonde.session() is None and time.monotonic() < end: time.sleep(0.01)
+    # Another thread begins the recording: there is a session before its sources are on.
+    while not (sonde.session() and recorder.has_source("call")) and time.monotonic() < end: time.sleep(0.01)
     child()
     sonde.stop()
     os._exit(0)
