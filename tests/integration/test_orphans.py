@@ -162,9 +162,12 @@ log = folder + "/log"
 wait_for(lambda: os.path.exists(log) and "more than 1 GiB" in open(log).read())
 large.close()
 from sonde.cli import main
-said = io.StringIO()
-with contextlib.redirect_stderr(said), contextlib.redirect_stdout(io.StringIO()): main(["ps"])
-lines = said.getvalue().splitlines()
+def list_complaints():  # the log is written a moment before the row that `ps` reads
+    said = io.StringIO()
+    with contextlib.redirect_stderr(said), contextlib.redirect_stdout(io.StringIO()): main(["ps"])
+    return said.getvalue().splitlines()
+wait_for(list_complaints)
+lines = list_complaints()
 print(len(lines), f"sonde: process {os.getpid()} has no collector: the job is process 1" in lines[0])
 """
         + WAIT

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import resource
 import shutil
 import signal
 import subprocess
@@ -69,6 +70,23 @@ def test_a_row_says_what_nvml_says(fake_nvml, reader: Reader, sensor: gpu.Sensor
         "pcie_received_bytes": None, "pcie_sent_bytes": None, "ecc_corrected": None,
         "ecc_uncorrected": None,
     }  # fmt: skip
+
+
+def test_answers_are_received_where_a_thousand_files_are_open(
+    fake_nvml, reader: Reader, sensor: gpu.Sensor
+) -> None:
+    least, most = resource.getrlimit(resource.RLIMIT_NOFILE)
+    if most < 2000:
+        pytest.skip("no process may open as many files here")
+    resource.setrlimit(resource.RLIMIT_NOFILE, (max(least, 2000), most))
+    held = [os.open(os.devnull, os.O_RDONLY) for _ in range(1100)]
+    try:
+        fake_nvml({"gpus": [{"util_pct": 97}]})
+        assert [row["util_pct"] for row in see(reader, sensor)] == [97]
+    finally:
+        for fd in held:
+            os.close(fd)
+        resource.setrlimit(resource.RLIMIT_NOFILE, (least, most))
 
 
 def test_amounts_are_those_of_the_interval(fake_nvml, reader: Reader, sensor: gpu.Sensor) -> None:

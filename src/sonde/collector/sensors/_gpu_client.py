@@ -104,7 +104,9 @@ class Gpus:
         end_ns = self._reader.clock() + int(wait_s * 1e9)
         while b"\n" not in self._text:
             left_s = max(0.0, (end_ns - self._reader.clock()) / 1e9)
-            if not select.select([self._child.stdout], [], [], left_s)[0]:
+            poll = select.poll()  # select.select() fails from the 1024th open file on
+            poll.register(self._child.stdout, select.POLLIN)
+            if not poll.poll(left_s * 1000):
                 return None
             piece = os.read(self._child.stdout.fileno(), 65536)
             if not piece:
