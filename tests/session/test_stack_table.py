@@ -9,6 +9,7 @@ from conftest import wait_for
 from sonde import cli
 from sonde.session import stack_table
 from sonde.session.records import Locals
+from support.needs import need_gil
 
 HANGING = """
 import threading, time, asyncio, sonde
@@ -79,6 +80,7 @@ def test_a_deadlocked_program_shows_every_thread(start, sonde_cli) -> None:
 
 
 def test_a_thread_in_one_long_c_call_that_holds_the_gil_is_shown(start, sonde_cli) -> None:
+    need_gil()
     process = start(HANGING.format(end=HELD))
     time.sleep(0.1)
     main = find(read(sonde_cli, process), "MainThread")
@@ -86,6 +88,7 @@ def test_a_thread_in_one_long_c_call_that_holds_the_gil_is_shown(start, sonde_cl
 
 
 def test_locals_and_tasks_say_so_if_the_gil_is_not_to_be_had(start, sonde_cli) -> None:
+    need_gil()
     process = start(HANGING.format(end=HELD))
     found = read(sonde_cli, process, "--locals", "--tasks", "--timeout", "0.3")
     assert "the GIL was not free within 0.3 s" in found["notes"][0]
@@ -93,6 +96,7 @@ def test_locals_and_tasks_say_so_if_the_gil_is_not_to_be_had(start, sonde_cli) -
 
 
 def test_locals_are_shown_without_running_code_of_the_program(start, sonde_cli) -> None:
+    need_gil()
     process = start(HANGING.format(end=DEADLOCK))
     found = read(sonde_cli, process, "--locals", "--timeout", "20")
     seen = find(found, "waiter")["frames"][0]["locals"]
@@ -122,6 +126,7 @@ for turn in itertools.count():
 def test_locals_belong_to_the_stack_that_is_shown_while_the_program_moves(
     start, sonde_cli, monkeypatch, capsys
 ) -> None:
+    need_gil()
     process = start(MOVING)
     for _ in range(3):
         # On a busy machine the stack may have changed each time that it was read, or the sampler
@@ -150,6 +155,7 @@ def test_locals_belong_to_the_stack_that_is_shown_while_the_program_moves(
 
 
 def test_a_thread_without_locals_is_named(start, sonde_cli) -> None:
+    need_gil()
     process = start(HANGING.format(end=FOREIGN))
     found = wait_for(
         lambda: (seen := read(sonde_cli, process, "--locals", "--timeout", "20"))["notes"] and seen
@@ -160,6 +166,7 @@ def test_a_thread_without_locals_is_named(start, sonde_cli) -> None:
 
 
 def test_old_locals_are_not_shown_as_new_ones(start, sonde_cli, root) -> None:
+    need_gil()
     full = "import resource\nresource.setrlimit(resource.RLIMIT_FSIZE, (0, 0))\nprint(flush=True)\n"
     process = start(HANGING.format(end=full + DEADLOCK))
     process.stdout.readline()  # now no file can grow
@@ -171,6 +178,7 @@ def test_old_locals_are_not_shown_as_new_ones(start, sonde_cli, root) -> None:
 
 
 def test_waiting_tasks_are_shown_with_their_chain_of_awaits(start, sonde_cli) -> None:
+    need_gil()
     process = start(HANGING.format(end=DEADLOCK))
     found = read(sonde_cli, process, "--tasks", "--timeout", "20")
     tasks = {task[0]["name"]: task for task in found["tasks"]}
@@ -222,6 +230,7 @@ def test_without_the_stack_source_it_says_what_to_do(start, sonde_cli) -> None:
 
 
 def test_locals_run_no_hash_and_never_keep_the_program_from_ending(run) -> None:
+    need_gil()
     done = run(
         "import os, subprocess, sys, threading, sonde\n"
         "sonde.start(collector=False)\n"
@@ -240,6 +249,7 @@ def test_locals_run_no_hash_and_never_keep_the_program_from_ending(run) -> None:
 
 
 def test_locals_do_not_keep_objects_alive(run) -> None:
+    need_gil()
     done = run(
         "import os, subprocess, sys, weakref, sonde\n"
         "sonde.start(collector=False)\n"

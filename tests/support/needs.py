@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import sysconfig
 from importlib.util import find_spec
 
 import pytest
@@ -14,6 +15,12 @@ def need(*modules: str) -> None:
     for name in modules:
         if find_spec(name) is None:
             pytest.skip(f"{name} is not installed", allow_module_level=True)
+
+
+def need_gil() -> None:
+    """Leave the test out on a free-threaded Python, of which locals, tasks and exact calls are not recorded."""
+    if sysconfig.get_config_var("Py_GIL_DISABLED"):
+        pytest.skip("this Python has no GIL")
 
 
 def need_cuda() -> None:
