@@ -83,8 +83,7 @@ def run(args: argparse.Namespace) -> int:
         print(json.dumps([one.as_json() for one in shown], indent=1))
     else:
         in_full = args.all_frames or args.locals or args.native
-        texts = ("\n".join(one.as_text(all_frames=in_full)) for one in shown)
-        print("\n\n".join(texts))
+        print("\n\n".join("\n".join(one.as_text(all_frames=in_full)) for one in shown))
     return 0
 
 
@@ -292,6 +291,7 @@ class _Recorded(_Shown):
             one.frames = [each for each in one.frames if not code_names.is_ours(each.file)]
         if self.raised:  # its thread was last seen in the hook that recorded it
             self.threads = [one for one in self.threads if one.thread != session.pid]
+        self.threads = [one for one in self.threads if one.frames or self.is_alive]
         if (args.locals or args.tasks) and is_asked:
             self._inspect(args, since_ns)
         if args.native:

@@ -82,7 +82,7 @@ def show(*args):
     except BaseException as error:
         return type(error).__name__, getattr(error, "code", None), error.__traceback__.tb_next is None
 print(show(1, 2), show(Code.BAD), show(("a", "b")), show("a" * 2000), show(True))
-print(sys.exit.__name__, callable(sys.exit))
+print(sys.exit.__name__, callable(sys.exit), sys.exit, sys.exit.__doc__)
 try: pickle.loads(pickle.dumps(sys.exit))(5)
 except SystemExit as error: print(error.code)
 atexit.register(lambda: print("last"))

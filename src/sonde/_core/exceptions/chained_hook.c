@@ -73,15 +73,19 @@ static void hook_dealloc(HookObject *self)
     Py_TYPE(self)->tp_free((PyObject *)self);
 }
 
-/* A program that asks for the name or module of the hook gets what it would get without us. */
+/* A program that asks for the name, module or text of the hook gets what it would get without us. */
 static PyObject *hook_attribute(PyObject *self, PyObject *name)
 {
+    if (PyUnicode_CompareWithASCIIString(name, "__doc__") == 0)
+        return PyObject_GetAttr(((HookObject *)self)->previous, name);
     PyObject *found = PyObject_GenericGetAttr(self, name);
     if (found != NULL || !PyErr_ExceptionMatches(PyExc_AttributeError))
         return found;
     PyErr_Clear();
     return PyObject_GetAttr(((HookObject *)self)->previous, name);
 }
+
+static PyObject *hook_repr(PyObject *self) { return PyObject_Repr(((HookObject *)self)->previous); }
 
 /* Returns the name by which other processes find the previous hook where we stand here; NULL without
  * an exception if there is none. */
@@ -140,6 +144,7 @@ PyTypeObject sonde_ChainedHookType = {
     .tp_vectorcall_offset = offsetof(HookObject, call),
     .tp_call = PyVectorcall_Call,
     .tp_getattro = hook_attribute,
+    .tp_repr = hook_repr,
     .tp_members = hook_members,
     .tp_methods = hook_methods,
 };

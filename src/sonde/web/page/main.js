@@ -231,11 +231,14 @@ function drawVerdict(advice, problem, of = "") {
   const less = [of || silent.length && `${silent.length} of ${advice.outcomes.length} rules lack data`, advice.thinned && "looked at in parts"].filter(Boolean).join("; ");
   const notJudged = less ? make("span", { class: "dim", title: advice.thinned || "", text: less }) : null;
   if (!worst) {
-    const sentence = advice.summary || (clear ? `Nothing is wrong: ${plural(clear, "rule")} looked` : "Nothing can be said: no rule has the data it needs");
-    place.className = clear ? "clear" : "info";
+    const ends = advice.endings || [], looked = clear ? `Nothing${ends.length ? " else" : ""} is wrong: ${plural(clear, "rule")} looked` : "Nothing can be said: no rule has the data it needs";
+    const sentence = ends.length ? ends.slice(0, 2).join("; ") : advice.summary || looked;
+    place.className = ends.length ? "warning" : clear ? "clear" : "info";
     const places = advice.places.slice(0, 3).map((one) => make("li", {}, make("b", { text: `${one.share_pct.toFixed(0)} % ` }), `${one.state} in ${clean(one.func || one.call, 160)}${one.place ? ` (${clean(one.place, 80)})` : ""}`));
-    fill(place, make("div", { class: "level" }, make("b", { text: clear ? "✔" : "ℹ" }), clear ? "clear" : "unknown"),
-      make("div", {}, make("h2", { text: clean(sentence[0].toUpperCase() + sentence.slice(1)) }),
+    const [mark, level] = ends.length ? ["▲", "ended"] : clear ? ["✔", "clear"] : ["ℹ", "unknown"];
+    fill(place, make("div", { class: "level" }, make("b", { text: mark }), level),
+      make("div", {}, make("h2", { text: clean(ends.length ? sentence : sentence[0].toUpperCase() + sentence.slice(1), 400) }),
+        ends.length ? make("p", { class: "dim", text: looked }) : null,
         places.length ? make("ul", {}, make("li", { class: "dim", text: "where the time went:" }), ...places) : advice.pieces ? make("p", { class: "dim", text: `${plural(advice.pieces, "piece")} of ${showTime(advice.piece_ns)} ${advice.pieces === 1 ? "was" : "were"} judged` }) : null),
       make("div", { class: "more" }, button, notJudged));
     return;
