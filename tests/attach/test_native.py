@@ -153,7 +153,8 @@ def test_the_command_says_it_in_short_and_all_of_it_as_json(start, sonde_cli) ->
     assert "no locals and tasks: ask for them without --native" in text
     (shown,) = json.loads(sonde_cli("stacks", pid, "--native", "--format", "json").stdout)
     frames = shown["threads"][0]["frames"]
-    assert any(frame["func"] == "Py_RunMain" and frame["native"] for frame in frames)
+    starts = ("Py_RunMain", "Py_BytesMain")  # some compilers put the one into the other
+    assert any(frame["func"] in starts and frame["native"] for frame in frames)
     ours = [frame["func"] for frame in frames if not frame["native"]]
     assert ours == [f"{key}__lt__", "<module>"]
 
