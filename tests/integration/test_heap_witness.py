@@ -45,7 +45,7 @@ def work():
     churn(2_000)
     return kept
 """
-OURS = "sonde.start(collector='off', source_heap='on', heap_every='512B', source_stack='off')"
+OURS = "sonde.start(collector='off', source_heap='on', heap_every='512B')"
 SONDE = f"import sonde; {OURS}{PROGRAM}kept = work()\nsonde.stop()\n"
 MEMRAY = f"""import json, memray, sys; tracker = memray.Tracker(sys.argv[1], trace_python_allocators=True){PROGRAM}
 with tracker:

@@ -5,6 +5,7 @@
  */
 #include "binding/binding.h"
 #include "binding/nudge.h"
+#include "heap/heap_binding.h"
 #include "kernel/filter.h"
 #include "kernel/fork.h"
 #include "kernel/map_guard.h"
@@ -127,6 +128,7 @@ static int run_obey(void *arg)
     Py_INCREF(self); /* obey may stop and drop this object */
     if (!sonde_load_acquire(&self->leave)) {
         self->is_obeying = 1;
+        sonde_heap_look();
         PyObject *result = call_obey(self);
         self->is_obeying = 0;
         /* obey catches its own exceptions; any other is the program's, such as a Ctrl-C just now. */
@@ -147,7 +149,7 @@ static int wants_python(NativeThreadObject *self)
 {
     const sonde_control *page = self->page;
     return sonde_load_acquire(&self->upkeep.unreported) || sonde_load_acquire(&page->stop) ||
-           sonde_load_acquire(&page->asked) != sonde_load_acquire(&page->obeyed);
+           sonde_load_acquire(&page->asked) != sonde_load_acquire(&page->obeyed) || sonde_heap_wants_look();
 }
 
 /* Make Python see a call that has waited too long. Returns how long to sleep at most. */

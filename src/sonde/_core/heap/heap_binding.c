@@ -10,6 +10,7 @@
 
 #include <dlfcn.h>
 #include <errno.h>
+#include <string.h>
 
 typedef struct {
     PyObject_HEAD
@@ -74,8 +75,10 @@ static void heap_dealloc(HeapObject *self)
 
 #if SONDE_HAS_FRAMES && !defined(Py_GIL_DISABLED)
 
-static int is_watching;          /* libraries as well; under the GIL, like the number of forks then */
+static int is_watching; /* libraries as well; written under the GIL, read by any thread */
 static uint32_t watching_forks;
+static char watched_file[256]; /* the one library that is watched */
+static const char *watched;    /* NULL: all are */
 
 static int is_ours(const HeapObject *self) { return self->is_open && self->forks == sonde_forks; }
 
@@ -109,8 +112,7 @@ static PyObject *heap_stop(HeapObject *self, PyObject *Py_UNUSED(none))
     if (!self->is_open)
         Py_RETURN_NONE;
     if (is_ours(self)) {
-        is_watching = 0;
-        sonde_heap_tell(NULL);
+        sonde_store_relaxed(&is_watching, 0);
         sonde_heap_end();
         sonde_libraries_give_back();
         sonde_allocators_give_back();
@@ -121,28 +123,32 @@ static PyObject *heap_stop(HeapObject *self, PyObject *Py_UNUSED(none))
     Py_RETURN_NONE;
 }
 
-/* Libraries that were loaded since the last look; in the main thread. A look opens a file and changes pages:
- * a filter of system calls that has come since may end the program for that. */
-static int look_for_libraries(void *Py_UNUSED(arg))
+int sonde_heap_wants_look(void)
 {
-    if (is_watching && watching_forks == sonde_forks && sonde_libraries_changed() && !sonde_has_later_filter())
-        (void)sonde_libraries_take();
-    return 0;
+    return sonde_load_relaxed(&is_watching) && sonde_heap_has_drawn() && sonde_libraries_changed();
 }
 
-static void ask_for_look(void) { (void)Py_AddPendingCall(look_for_libraries, NULL); }
-
-static PyObject *heap_add_libraries(HeapObject *self, PyObject *Py_UNUSED(none))
+/* A look opens a file and changes pages: a filter of system calls that has come since may end the program for that. */
+void sonde_heap_look(void)
 {
+    if (is_watching && watching_forks == sonde_forks && sonde_libraries_changed() && !sonde_has_later_filter())
+        (void)sonde_libraries_take(watched);
+}
+
+static PyObject *heap_add_libraries(HeapObject *self, PyObject *args)
+{
+    const char *only = NULL;
+    if (!PyArg_ParseTuple(args, "|z", &only))
+        return NULL;
     if (!is_ours(self))
         return PyLong_FromLong(0);
-    is_watching = 1;
+    watched = only == NULL ? NULL : strncpy(watched_file, only, sizeof watched_file - 1);
+    int taken = sonde_libraries_take(watched);
+    if (taken < 0)
+        return sonde_raise(taken, "slots of libraries");
     watching_forks = sonde_forks;
-    sonde_heap_tell(ask_for_look);
-    if (!sonde_libraries_changed())
-        return PyLong_FromLong(0);
-    int taken = sonde_libraries_take();
-    return taken < 0 ? sonde_raise(taken, "slots of libraries") : PyLong_FromLong(taken);
+    sonde_store_relaxed(&is_watching, 1);
+    return PyLong_FromLong(taken);
 }
 
 static PyObject *heap_add_torch(HeapObject *self, PyObject *args)
@@ -193,7 +199,7 @@ static PyObject *heap_is_alone(PyObject *Py_UNUSED(type), PyObject *Py_UNUSED(no
 
 static PyObject *heap_is_complete(HeapObject *self, void *Py_UNUSED(closure))
 {
-    return PyBool_FromLong(is_ours(self) && sonde_allocators_taken());
+    return PyBool_FromLong(is_ours(self) && sonde_allocators_taken() && !sonde_libraries_lost());
 }
 
 #else
@@ -204,7 +210,9 @@ static PyObject *heap_start(HeapObject *Py_UNUSED(self), PyObject *Py_UNUSED(arg
 }
 
 static PyObject *heap_stop(HeapObject *Py_UNUSED(self), PyObject *Py_UNUSED(none)) { Py_RETURN_NONE; }
-static PyObject *heap_add_libraries(HeapObject *Py_UNUSED(self), PyObject *Py_UNUSED(none))
+int sonde_heap_wants_look(void) { return 0; }
+void sonde_heap_look(void) {}
+static PyObject *heap_add_libraries(HeapObject *Py_UNUSED(self), PyObject *Py_UNUSED(args))
 {
     return PyLong_FromLong(0);
 }
@@ -220,9 +228,9 @@ static PyMethodDef heap_methods[] = {
     {"start", (PyCFunction)heap_start, METH_VARARGS,
      "start(every): sample one in so many bytes, on average; 0: as many as are cheap."},
     {"stop", (PyCFunction)heap_stop, METH_NOARGS, "Sample no more, and leave the allocators as they were."},
-    {"add_libraries", (PyCFunction)heap_add_libraries, METH_NOARGS,
-     "add_libraries(): also sample what libraries ask the C library for, those that are loaded later as well; returns "
-     "in how many places."},
+    {"add_libraries", (PyCFunction)heap_add_libraries, METH_VARARGS,
+     "add_libraries(only=None): also sample what libraries ask the C library for, those that are loaded later as well; "
+     "or one with this file name. Returns in how many places."},
     {"add_torch", (PyCFunction)heap_add_torch, METH_VARARGS,
      "add_torch(path of libc10): also sample the memory of PyTorch's tensors on the CPU."},
     {"set_every", (PyCFunction)heap_set_every, METH_VARARGS, "set_every(every): change that number."},

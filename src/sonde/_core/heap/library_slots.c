@@ -1,10 +1,12 @@
 /* The allocations of libraries: see library_slots.h.
  *
- * All libraries are watched together, because one frees what another has allocated. While we stand in the
- * slots of a library it cannot be unloaded: we hold it. What is freed through a copy of the address of `free`
- * that a program has made at run time looks alive until its address is used again.
+ * All libraries are watched together, because one frees what another has allocated. What is freed through a copy of
+ * the address of `free` that a program has made at run time looks alive until its address is used again.
+ *
+ * Slots are read and changed while dl_iterate_phdr() shows us their library: until it returns, no library can be
+ * unloaded. We hold none, load none, and wait for no constructor.
  */
-#define _GNU_SOURCE 1 /* dl_iterate_phdr, dladdr */
+#define _GNU_SOURCE 1 /* dl_iterate_phdr, RTLD_DEFAULT */
 #include "heap/library_slots.h"
 #include "heap/library_calls.h"
 #include "heap/samples.h"
@@ -17,6 +19,7 @@
 #include <stddef.h>
 #include <stdlib.h>
 #include <string.h>
+#include <unistd.h>
 
 #if SONDE_HAS_FRAMES && !defined(Py_GIL_DISABLED)
 
@@ -39,7 +42,7 @@ static sonde_linkage_slot torch_slots[TORCH_CALLS];
 typedef struct {
     uintptr_t base, end; /* where it was loaded */
     char *name;
-    void *held; /* our reference to it; NULL: it has no slots of ours */
+    int is_here; /* the loader still shows it */
 } loaded_library;
 
 typedef struct {
@@ -53,9 +56,11 @@ typedef struct {
     void *all;
 } list;
 
-static list libraries; /* of loaded_library: all that were looked at */
+static list libraries; /* of loaded_library: those that need no further look */
 static list slots;     /* of taken_slot */
-static uint64_t seen;  /* loadings and unloadings when we last looked */
+static char *only;     /* the file name of the one that is watched; NULL: all are */
+static int waits;      /* how often a library was not loaded to its end yet */
+static uint64_t seen;  /* loadings and unloadings when we last looked; 0: look again; read by any thread */
 
 static void *add_to(list *them, size_t bytes)
 {
@@ -95,19 +100,32 @@ int sonde_libraries_changed(void)
 {
     uint64_t changes = 0;
     (void)dl_iterate_phdr(read_changes, &changes);
-    return changes != seen;
+    return changes != sonde_load_relaxed(&seen);
 }
 
-static loaded_library describe(const struct dl_phdr_info *info)
+typedef struct {
+    loaded_library library;
+    const void *dynamic;
+    uintptr_t address, sealed_begin, sealed_end; /* whole pages that the loader makes read-only at last */
+} description;
+
+static description describe(const struct dl_phdr_info *info)
 {
-    loaded_library found = {.base = UINTPTR_MAX};
+    uintptr_t page = (uintptr_t)sysconf(_SC_PAGESIZE);
+    description found = {.library = {.base = UINTPTR_MAX, .name = (char *)info->dlpi_name}, .address = info->dlpi_addr};
     for (int i = 0; i < info->dlpi_phnum; i++) {
         const ElfW(Phdr) *part = &info->dlpi_phdr[i];
         uintptr_t begin = info->dlpi_addr + part->p_vaddr, end = begin + part->p_memsz;
-        if (part->p_type == PT_LOAD && begin < found.base)
-            found.base = begin;
-        if (part->p_type == PT_LOAD && end > found.end)
-            found.end = end;
+        if (part->p_type == PT_LOAD && begin < found.library.base)
+            found.library.base = begin;
+        if (part->p_type == PT_LOAD && end > found.library.end)
+            found.library.end = end;
+        if (part->p_type == PT_DYNAMIC)
+            found.dynamic = (const void *)begin;
+        if (part->p_type == PT_GNU_RELRO) {
+            found.sealed_begin = begin & ~(page - 1);
+            found.sealed_end = end & ~(page - 1);
+        }
     }
     return found;
 }
@@ -117,85 +135,79 @@ static int is_in(const loaded_library *library, const void *address)
     return library->base <= (uintptr_t)address && (uintptr_t)address < library->end;
 }
 
-static int is_known(const loaded_library *library, const char *name)
+static loaded_library *find_known(const loaded_library *library)
 {
-    const loaded_library *all = libraries.all;
+    loaded_library *all = libraries.all;
     for (size_t i = 0; i < libraries.count; i++)
-        if (all[i].base == library->base && strcmp(all[i].name, name) == 0)
-            return 1;
-    return 0;
+        if (all[i].base == library->base && strcmp(all[i].name, library->name) == 0)
+            return &all[i];
+    return NULL;
 }
 
-/* Python's own allocators are hooked; the C library and its loader, and whatever stands in their place,
- * are what we pass calls on to; libc10 has functions of its own. */
-static int is_left_out(const loaded_library *library)
+static const char *find_file(const char *name)
 {
-    const void *homes[] = {(const void *)PyMem_RawMalloc, (const void *)sonde_libraries_take,
-                           dlsym(RTLD_DEFAULT, "malloc"), dlsym(RTLD_DEFAULT, "fork")};
-    const char *file = strrchr(library->name, '/');
-    file = file == NULL ? library->name : file + 1;
-    for (size_t i = 0; i < sizeof homes / sizeof *homes; i++)
+    const char *file = strrchr(name, '/');
+    return file == NULL ? name : file + 1;
+}
+
+/* Python's own allocators are hooked; the C library and its loader, and whatever stands in their place, are what
+ * we pass calls on to; libc10 has functions of its own. */
+static int is_left_out(const loaded_library *library, void *const *homes, int count)
+{
+    const char *file = find_file(library->name);
+    for (int i = 0; i < count; i++)
         if (is_in(library, homes[i]))
             return 1;
-    return strncmp(file, "ld-", 3) == 0 || strncmp(file, "libc10.", 7) == 0;
-}
-
-/* The loader is locked here: only note what there is. */
-static int note_library(struct dl_phdr_info *info, size_t size, void *Py_UNUSED(context))
-{
-    loaded_library found = describe(info);
-    seen = changes_of(info, size);
-    if (info->dlpi_name == NULL || is_known(&found, info->dlpi_name))
-        return 0;
-    found.name = strdup(info->dlpi_name);
-    loaded_library *one = found.name == NULL ? NULL : add_to(&libraries, sizeof *one);
-    if (one == NULL) {
-        free(found.name);
+    if (only != NULL && strcmp(file, only) != 0)
         return 1;
-    }
-    *one = found;
-    return 0;
+    return strncmp(file, "ld-", 3) == 0 || strncmp(file, "libc10.", 7) == 0;
 }
 
 /* ---- their slots ---------------------------------------------------------------------------------- */
 
-typedef struct {
-    const sonde_mappings *mappings;
-    void *originals[CALLS];
-    const loaded_library *library;
-    int status;
-} slot_search;
+enum { HOMES = 4, WAYS = 2, PATIENCE = 500, FINE = 0, NOT_YET, FOREIGN };
 
-static void add_slot(void *context, int call, void **at)
+typedef struct {
+    sonde_mappings *mappings;       /* read when the first new library is seen */
+    void *originals[WAYS][CALLS];   /* a function may have two addresses: its own, and one in the program */
+    void *homes[HOMES];             /* of what is left out */
+    const description *about;       /* the library at hand */
+    int state;                      /* what its slots look like so far */
+    int taken, status;
+} library_look;
+
+static int leads_to(const library_look *look, int call, const void *found)
 {
-    slot_search *search = context;
-    void *original = search->originals[call];
-    int look = sonde_mappings_look(search->mappings, at);
-    if (original == NULL || look < 0 || (*at != original && !is_in(search->library, *at)))
-        return; /* somebody else has taken it */
+    for (int way = 0; way < WAYS; way++)
+        if (found == look->originals[way][call])
+            return 1;
+    return 0;
+}
+
+static void add_slot(library_look *look, int call, void **at, int how)
+{
     taken_slot *one = add_to(&slots, sizeof *one);
     if (one == NULL)
-        search->status = -ENOMEM;
+        look->status = -ENOMEM;
     else
-        *one = (taken_slot){{at, original, *at, look}, call};
+        *one = (taken_slot){{at, *at, *at, how}, call};
 }
 
-static void search_library(loaded_library *library, slot_search *search)
+static void judge_slot(void *context, int call, void **at, int kind)
 {
-    size_t before = slots.count;
-    if (is_left_out(library))
-        return;
-    library->held = dlopen(library->name[0] ? library->name : NULL, RTLD_LAZY | RTLD_NOLOAD);
-    if (library->held == NULL)
-        return;
-    search->library = library;
-    sonde_linkage_visit_imports(library->held, names, CALLS, add_slot, search);
-    if (slots.count == before) {
-        dlclose(library->held);
-        library->held = NULL;
-    }
+    library_look *look = context;
+    void *found = sonde_load_relaxed(at);
+    int how = sonde_mappings_look(look->mappings, at);
+    int is_sealed_at_last = look->about->sealed_begin <= (uintptr_t)at && (uintptr_t)at < look->about->sealed_end;
+    if (is_sealed_at_last && how == SONDE_WORD_WRITABLE)
+        look->state = look->state == FOREIGN ? FOREIGN : NOT_YET; /* the loader is not done with it */
+    else if (leads_to(look, call, found) && how >= 0)
+        add_slot(look, call, at, how);
+    else if (kind == SONDE_LINKAGE_SLOT && found != NULL) /* another allocator, or not known before its first call */
+        look->state = FOREIGN;
 }
 
+/* Take what frees first: no block is to be sampled whose end would not be seen. */
 static int take_slots(size_t from)
 {
     int taken = 0;
@@ -207,22 +219,146 @@ static int take_slots(size_t from)
     return taken;
 }
 
-int sonde_libraries_take(void)
+static int take_library(const description *about, library_look *look)
 {
-    size_t known = libraries.count, before = slots.count;
-    sonde_mappings *mappings = sonde_mappings_read();
-    slot_search search = {.mappings = mappings};
-    if (mappings == NULL)
-        return -EACCES;
-    for (int call = 0; call < CALLS; call++)
-        search.originals[call] = dlsym(RTLD_DEFAULT, names[call]);
-    (void)dl_iterate_phdr(note_library, NULL);
+    size_t before = slots.count;
+    look->about = about;
+    look->state = FINE;
+    if (look->mappings == NULL)
+        look->mappings = sonde_mappings_read();
+    if (look->mappings == NULL)
+        return look->status = -EACCES;
+    sonde_linkage_visit_imports(about->address, about->dynamic, names, CALLS, judge_slot, look);
+    if (look->state != FINE)
+        slots.count = before;
+    look->taken += take_slots(before);
+    return look->state;
+}
+
+static int look_at_library(struct dl_phdr_info *info, size_t size, void *context)
+{
+    library_look *look = context;
+    description about = describe(info);
+    if (seen != 0)
+        sonde_store_relaxed(&seen, changes_of(info, size));
+    loaded_library *known = info->dlpi_name == NULL ? NULL : find_known(&about.library);
+    if (known != NULL)
+        known->is_here = 1;
+    if (known != NULL || info->dlpi_name == NULL || about.dynamic == NULL || look->status < 0)
+        return 0;
+    if (!is_left_out(&about.library, look->homes, HOMES) && take_library(&about, look) == NOT_YET && waits++ < PATIENCE) {
+        sonde_store_relaxed(&seen, 0);
+        return 0;
+    }
+    loaded_library *one = look->status < 0 ? NULL : add_to(&libraries, sizeof *one);
+    char *name = one == NULL ? NULL : strdup(info->dlpi_name);
+    if (name == NULL) {
+        libraries.count -= one != NULL;
+        look->status = look->status < 0 ? look->status : -ENOMEM;
+        return 0;
+    }
+    *one = (loaded_library){about.library.base, about.library.end, name, 1};
+    return 0;
+}
+
+/* Forget what was unloaded, and with it its slots. */
+static void forget_unloaded(void)
+{
     loaded_library *all = libraries.all;
-    for (size_t i = known; i < libraries.count; i++)
-        search_library(&all[i], &search);
-    sonde_mappings_free(mappings);
-    int taken = take_slots(before);
-    return search.status < 0 ? search.status : taken;
+    taken_slot *taken = slots.all;
+    size_t kept = 0;
+    for (size_t i = 0; i < libraries.count; i++) {
+        size_t left = 0;
+        for (size_t at = 0; !all[i].is_here && at < slots.count; at++)
+            if (!is_in(&all[i], taken[at].slot.at))
+                taken[left++] = taken[at];
+        if (all[i].is_here) {
+            all[kept] = all[i];
+            all[kept++].is_here = 0;
+        } else {
+            slots.count = left;
+            free(all[i].name);
+        }
+    }
+    libraries.count = kept;
+}
+
+/* Where our own calls of these functions go. */
+static void note_own(void *context, int call, void **at, int kind)
+{
+    library_look *look = context;
+    if (kind == SONDE_LINKAGE_SLOT && look->originals[1][call] == NULL) /* calls come first, then addresses */
+        look->originals[1][call] = *at;
+}
+
+static int find_own(struct dl_phdr_info *info, size_t Py_UNUSED(size), void *context)
+{
+    description about = describe(info);
+    if (!is_in(&about.library, (const void *)sonde_libraries_take))
+        return 0;
+    sonde_linkage_visit_imports(about.address, about.dynamic, names, CALLS, note_own, context);
+    for (int call = 0; call < CALLS; call++)
+        if (is_in(&about.library, ((library_look *)context)->originals[1][call]))
+            ((library_look *)context)->originals[1][call] = NULL; /* it has not been called yet */
+    return 1;
+}
+
+/* While our own library is loaded: dlsym() would wait for whoever loads another one, perhaps for its constructor,
+ * which perhaps waits for the GIL. */
+static library_look known_calls;
+
+__attribute__((constructor)) static void find_calls(void)
+{
+    known_calls = (library_look){
+        .homes = {(void *)PyMem_RawMalloc, (void *)sonde_libraries_take, dlsym(RTLD_NEXT, "fork")}};
+    for (int call = 0; call < CALLS; call++)
+        known_calls.originals[0][call] = dlsym(RTLD_DEFAULT, names[call]);
+    (void)dl_iterate_phdr(find_own, &known_calls);
+    known_calls.homes[HOMES - 1] = known_calls.originals[1][CALLS - 1];
+}
+
+/* Watch this library alone, or all: then those that were left out are new again. */
+static void choose(const char *one)
+{
+    loaded_library *all = libraries.all;
+    const taken_slot *taken = slots.all;
+    free(only);
+    only = one == NULL ? NULL : strdup(find_file(one));
+    for (size_t i = 0; i < libraries.count; i++)
+        for (size_t at = 0; at < slots.count && !all[i].is_here; at++)
+            all[i].is_here = is_in(&all[i], taken[at].slot.at);
+    forget_unloaded();
+}
+
+int sonde_libraries_take(const char *one)
+{
+    if (libraries.count == 0 || (one == NULL && only != NULL))
+        choose(one);
+    library_look look = known_calls;
+    seen = 1;
+    (void)dl_iterate_phdr(look_at_library, &look);
+    forget_unloaded();
+    sonde_mappings_free(look.mappings);
+    return look.status < 0 ? look.status : look.taken;
+}
+
+static int find_lost(struct dl_phdr_info *info, size_t Py_UNUSED(size), void *lost)
+{
+    description about = describe(info);
+    const taken_slot *taken = slots.all;
+    if (info->dlpi_name == NULL || find_known(&about.library) == NULL)
+        return 0;
+    for (size_t i = 0; i < slots.count; i++)
+        *(int *)lost |= is_in(&about.library, taken[i].slot.at) &&
+                        sonde_load_relaxed(taken[i].slot.at) != ours[taken[i].call];
+    return *(int *)lost;
+}
+
+int sonde_libraries_lost(void)
+{
+    int lost = 0;
+    (void)dl_iterate_phdr(find_lost, &lost);
+    return lost;
 }
 
 int sonde_torch_tensors_take(const char *path)
@@ -244,23 +380,30 @@ int sonde_torch_tensors_take(const char *path)
     return status;
 }
 
+static int give_back_library(struct dl_phdr_info *info, size_t Py_UNUSED(size), void *Py_UNUSED(context))
+{
+    description about = describe(info);
+    taken_slot *taken = slots.all;
+    if (info->dlpi_name == NULL || find_known(&about.library) == NULL)
+        return 0;
+    for (int call = CALLS; call-- > 0;)
+        for (size_t i = 0; i < slots.count; i++)
+            if (taken[i].call == call && is_in(&about.library, taken[i].slot.at))
+                sonde_linkage_slot_give_back(&taken[i].slot, ours[call]);
+    return 0;
+}
+
 void sonde_libraries_give_back(void)
 {
     for (int at = TORCH_CALLS; at-- > 0;)
         sonde_linkage_slot_give_back(&torch_slots[at], torch_ours[at]);
-    taken_slot *taken = slots.all;
-    for (int call = CALLS; call-- > 0;)
-        for (size_t i = 0; i < slots.count; i++)
-            if (taken[i].call == call)
-                sonde_linkage_slot_give_back(&taken[i].slot, ours[call]);
+    (void)dl_iterate_phdr(give_back_library, NULL);
     loaded_library *all = libraries.all;
-    for (size_t i = 0; i < libraries.count; i++) {
-        if (all[i].held != NULL)
-            dlclose(all[i].held);
+    for (size_t i = 0; i < libraries.count; i++)
         free(all[i].name);
-    }
     empty(&slots);
     empty(&libraries);
+    waits = 0;
     seen = 0;
 }
 

@@ -2,13 +2,17 @@
 #ifndef SONDE_LIBRARY_SLOTS_H
 #define SONDE_LIBRARY_SLOTS_H
 
-/* Put them into the linkage slots of all libraries that are loaded and have none of ours yet. Left out are
- * Python itself, whose allocators are watched elsewhere, the C library, and libc10. Returns how many slots
- * were taken, or -errno. With the GIL. */
-int sonde_libraries_take(void);
+/* Put them into the linkage slots of the libraries that are loaded and have none of ours yet; if `only` is not NULL,
+ * into those of the library with this file name alone. Left out are Python itself, whose allocators are watched
+ * elsewhere, the C library, libc10, libraries whose calls do not all lead to the C library, and those that are
+ * being loaded at this moment. Returns how many slots were taken, or -errno. With the GIL. */
+int sonde_libraries_take(const char *only);
 
-/* Have libraries been loaded or unloaded since then? With the GIL. */
+/* Have libraries been loaded or unloaded since then? Any thread. */
 int sonde_libraries_changed(void);
+
+/* Has another tool put its functions in place of ours? With the GIL. */
+int sonde_libraries_lost(void);
 
 /* The same for libc10 of PyTorch, which allocates tensors on the CPU with functions of its own. Returns 0;
  * -ENOENT: it does not call both through such slots; or -errno. With the GIL. */

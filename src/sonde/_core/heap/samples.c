@@ -16,12 +16,12 @@
 #include <pthread.h>
 #include <string.h>
 #include <sys/mman.h>
+#include <unistd.h>
 
 #if SONDE_HAS_FRAMES
 
 #define PERIOD_NS 10000000000 /* between two rows of one place */
 #define SHORT_NS 1000000000   /* the same at the beginning: a look may last for seconds only */
-#define TOLD_NS 10000000      /* between two calls of `when_drawn` */
 #define FULL_NS 600000000000  /* after which all places get a row: older ones may have been removed */
 
 enum { NO_TYPE = 1 }; /* the optional column that is NULL */
@@ -32,7 +32,7 @@ typedef struct {
     uintptr_t newest; /* the block that was drawn last: its object was not there yet */
     uint32_t changed_n;
     uint32_t type_text, lost_node;
-    int64_t begin_ns, published_ns, full_ns, told_ns;
+    int64_t begin_ns, published_ns, full_ns;
     sonde_heap_sampling_row sums;
 } heap_state;
 
@@ -53,7 +53,8 @@ SONDE_CHANGED_IN_CHILD static sonde_heap heap;
 SONDE_CHANGED_IN_CHILD __attribute__((aligned(64))) sonde_heap_counts sonde_heap_now = {
     INT64_MAX, INT64_MAX, 0, nothing, {{0}}, 0};
 
-static void (*when_drawn)(void); /* atomic */
+static uint32_t drawn;     /* atomic: a block was drawn since somebody asked */
+static pid_t pid;          /* whose heap it is: a child may allocate before it has forgotten it */
 
 static void rest(void)
 {
@@ -247,30 +248,34 @@ PyThreadState *sonde_heap_thread(void)
 
 void sonde_heap_add(const void *address, size_t size, PyThreadState *state)
 {
-    int kept = errno, is_told = 0;
+    int kept = errno, cancels;
+    if (getpid() != pid)
+        return;
+    /* What opens and reads files may end a thread that is to be cancelled, and an allocation never does. */
+    pthread_setcancelstate(PTHREAD_CANCEL_DISABLE, &cancels);
     pthread_mutex_lock(&lock);
     if (heap.state != NULL) {
         int64_t begin_ns = sonde_clock_ns();
         add((uintptr_t)address, size, state);
         if (is_due(begin_ns))
             publish(begin_ns);
-        is_told = begin_ns - heap.state->told_ns >= TOLD_NS;
-        if (is_told)
-            heap.state->told_ns = begin_ns;
         int64_t end_ns = sonde_clock_ns();
         heap.state->sums.own_ns += end_ns - begin_ns;
         if (sonde_pace_count(end_ns, end_ns - begin_ns))
             draw_anew();
     }
     pthread_mutex_unlock(&lock);
-    void (*tell)(void) = is_told ? sonde_load_relaxed(&when_drawn) : NULL;
-    if (tell != NULL)
-        tell();
+    pthread_setcancelstate(cancels, NULL);
+    sonde_store_relaxed(&drawn, 1);
     errno = kept;
 }
 
+int sonde_heap_has_drawn(void) { return sonde_load_relaxed(&drawn) != 0 && sonde_swap_acquire(&drawn, 0) != 0; }
+
 int sonde_heap_take(const void *address, sonde_block *block)
 {
+    if (getpid() != pid)
+        return 0;
     pthread_mutex_lock(&lock);
     int is_known = heap.state != NULL &&
                    sonde_blocks_take(&heap.state->blocks, counts, (uintptr_t)address, block) == 0;
@@ -348,6 +353,7 @@ int sonde_heap_begin(const sonde_heap_files *files, int64_t every_bytes)
     if (mem == MAP_FAILED)
         return -errno;
     char *words = mem + sizeof(heap_state);
+    pid = getpid();
     pthread_mutex_lock(&lock);
     heap = (sonde_heap){.state = (heap_state *)mem,
                         .changed = (uint32_t *)words,
@@ -364,8 +370,6 @@ int sonde_heap_begin(const sonde_heap_files *files, int64_t every_bytes)
     sonde_store_relaxed(&sonde_heap_now.filter, counts);
     return 0;
 }
-
-void sonde_heap_tell(void (*drawn)(void)) { sonde_store_relaxed(&when_drawn, drawn); }
 
 void sonde_heap_every(int64_t every_bytes)
 {

@@ -61,8 +61,8 @@ typedef struct {
 /* Begin, with one sample in so many bytes on average (0: see pace.h). Returns 0 or -errno. With the GIL. */
 int sonde_heap_begin(const sonde_heap_files *files, int64_t every_bytes);
 
-/* Have this called when blocks are drawn, a hundred times a second at most: by any thread, in its allocation. */
-void sonde_heap_tell(void (*drawn)(void));
+/* Was a block drawn since this was last asked? Any thread. */
+int sonde_heap_has_drawn(void);
 
 /* Change that number. */
 void sonde_heap_every(int64_t every_bytes);

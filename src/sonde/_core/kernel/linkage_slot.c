@@ -161,20 +161,19 @@ static void visit_in(const slot_list *list, ElfW(Xword) kind, const linkage *its
             at++;
         if (name == NULL || at == count || its->symbols[ELF64_R_SYM(list->slots[i].r_info)].st_shndx != SHN_UNDEF)
             continue;
-        visit(context, at, (void **)(map->l_addr + list->slots[i].r_offset));
+        visit(context, at, (void **)(map->l_addr + list->slots[i].r_offset),
+              kind == DATA_WORD ? SONDE_LINKAGE_DATA : SONDE_LINKAGE_SLOT);
     }
 }
 
-void sonde_linkage_visit_imports(void *library, const char *const *symbols, int count, sonde_linkage_visit *visit,
-                                 void *context)
+void sonde_linkage_visit_imports(uintptr_t address, const void *dynamic, const char *const *symbols, int count,
+                                 sonde_linkage_visit *visit, void *context)
 {
-    struct link_map *map = NULL;
-    if (dlinfo(library, RTLD_DI_LINKMAP, &map) != 0)
-        return;
-    linkage its = read_linkage(map);
-    visit_in(&its.jumps, JUMP_SLOT, &its, map, symbols, count, visit, context);
-    visit_in(&its.addresses, ADDRESS_SLOT, &its, map, symbols, count, visit, context);
-    visit_in(&its.addresses, DATA_WORD, &its, map, symbols, count, visit, context);
+    const struct link_map map = {.l_addr = address, .l_ld = (ElfW(Dyn) *)dynamic};
+    linkage its = read_linkage(&map);
+    visit_in(&its.jumps, JUMP_SLOT, &its, &map, symbols, count, visit, context);
+    visit_in(&its.addresses, ADDRESS_SLOT, &its, &map, symbols, count, visit, context);
+    visit_in(&its.addresses, DATA_WORD, &its, &map, symbols, count, visit, context);
 }
 
 /* If a first call is being resolved in another thread, that writes the function over ours: then

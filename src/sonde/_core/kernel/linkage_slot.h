@@ -6,6 +6,8 @@
 #ifndef SONDE_LINKAGE_SLOT_H
 #define SONDE_LINKAGE_SLOT_H
 
+#include <stdint.h>
+
 typedef struct {
     void **at;      /* NULL: there is none */
     void *original; /* the function itself */
@@ -21,12 +23,14 @@ void sonde_linkage_slot_find(sonde_linkage_slot *slot, void *library, const char
 void sonde_linkage_imports_find(sonde_linkage_slot *slots, void *library, void *origin, const char *const *symbols,
                                 int count);
 
-/* Visit every slot through which a library from dlopen() calls one of these functions, or reads its address,
- * and every word of its data that began as one, if it does not define the function itself. Until the first
- * call a slot may hold code of the library; a word of data may hold anything by now. */
-typedef void sonde_linkage_visit(void *context, int symbol, void **at);
-void sonde_linkage_visit_imports(void *library, const char *const *symbols, int count, sonde_linkage_visit *visit,
-                                 void *context);
+/* Visit every slot through which a library calls one of these functions, or reads its address, and every word of
+ * its data that began as one, if it does not define the function itself. A slot may hold code of the library
+ * until the first call; a word of data may hold anything by now. The library is described as the loader does:
+ * where it lies, and its dynamic section. */
+enum { SONDE_LINKAGE_SLOT, SONDE_LINKAGE_DATA };
+typedef void sonde_linkage_visit(void *context, int symbol, void **at, int kind);
+void sonde_linkage_visit_imports(uintptr_t address, const void *dynamic, const char *const *symbols, int count,
+                                 sonde_linkage_visit *visit, void *context);
 
 int sonde_linkage_slot_take(sonde_linkage_slot *slot, void *ours); /* 0, or -1: it is not free, or may not be changed */
 void sonde_linkage_slot_give_back(sonde_linkage_slot *slot, void *ours);

@@ -23,6 +23,8 @@ _SEEN = (
     "libraries with an allocator of their own (Arrow, polars) are not seen"
 )
 _UNSEEN = "the memory of {} is not seen: {}"
+_NUMPY = ("numpy._core._multiarray_umath", "numpy.core._multiarray_umath")  # since 2.0, and before
+_SEEN_ALONE = f"{_SEEN_OF_PYTHON}, and NumPy's arrays"
 _TOOLS = ("memray", "scalene", "filprofiler")  # they also change what libraries call
 
 
@@ -68,12 +70,16 @@ class Source:
             self._torch_watch.start()
 
     def _seen(self) -> str:
-        return f"{_SEEN_OF_PYTHON}; {self._blind}" if self._blind else _SEEN
+        if self._blind:
+            return f"{_SEEN_OF_PYTHON}; {self._blind}"
+        return _SEEN_ALONE if self._context.why else _SEEN
 
     def _add_libraries(self, heap: _core.Heap) -> None:
-        """Also sample what libraries ask the C library for, those that are loaded later as well."""
+        """Also sample what libraries ask the C library for, those that are loaded later as well.
+
+        While nobody has asked for the heap but the collector, that is NumPy alone."""
         try:
-            heap.add_libraries()
+            heap.add_libraries(os.path.basename(_find_numpy()) if self._context.why else None)
         except OSError as error:
             self._context.report(_UNSEEN.format("libraries", error))
 
@@ -100,6 +106,8 @@ class Source:
             self._check()
             if self._context.why and self._context.session.values["source.heap"]:
                 self._context.why = ""  # now somebody has asked for it
+                if not self._blind:
+                    self._add_libraries(self._heap)
                 self._context.report(self._seen())
 
     def publish(self) -> None:
@@ -133,6 +141,12 @@ def _find_other_tool() -> str:
         pass
     found = next((name for name in _TOOLS if name in sys.modules), "")
     return found or ("" if _core.Heap.is_alone() else "another tool")
+
+
+def _find_numpy() -> str:
+    """Return the file of NumPy's arrays, or a name that no library has."""
+    found = (getattr(sys.modules.get(name), "__file__", None) for name in _NUMPY)
+    return next((path for path in found if path), "none")
 
 
 def _is_torch_here() -> bool:
