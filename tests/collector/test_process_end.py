@@ -22,6 +22,13 @@ sonde.start(collector="off")
 print("ready", flush=True)
 time.sleep(300)
 """
+TOLD = (
+    """
+import signal, sys
+signal.signal(signal.SIGTERM, lambda *_: sys.exit("the reason"))
+"""
+    + WAIT
+)
 # It ends as soon as its collector was started, and long before that has imported anything.
 EARLY = """
 import os, sonde
@@ -156,6 +163,17 @@ def test_one_that_is_killed_before_its_collector_can_look_says_by_what(start) ->
     wait_for(lambda: session.read_sealed() is not None)
     ending = find_ending(session)
     assert ending is not None and ending.signal == "SIGKILL"
+
+
+def test_what_sys_exit_was_told_is_kept_when_the_session_is_sealed_first(start) -> None:
+    process = start(TOLD)
+    session, end = watch(Counts((0, 0, 0), (0, 0, 0)))
+    process.terminate()
+    assert "the reason" in see_end(session, end).sentence
+    Path(session.path("python.exit_call.ring")).unlink()  # as sealing does
+    assert end.write()  # once more, as for one that was still ending then
+    found = find_ending(session)
+    assert found is not None and "the reason" in found.sentence
 
 
 def test_one_whose_recording_was_stopped_has_no_end(start) -> None:

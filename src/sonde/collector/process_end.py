@@ -100,6 +100,7 @@ class ProcessEnd:
         self.folder = session.folder
         self._held = _open_process(session) or (_open_given() if is_starter else None)
         self._exception: str | None = None
+        self._call: tuple[str, int] | tuple[None, None] = None, None  # of sys.exit
         self._cgroup: str | None = None
         self._kills: Counts | None = None
         self._kept: dict[str, object] = {}
@@ -149,7 +150,9 @@ class ProcessEnd:
         is_gone = self._held is None or self._is_gone()
         status = self._read_status() if is_gone else None
         self._exception = self._exception or find_exception(self._session)
-        call, call_code = find_exit_call(self._session)
+        if self._call[0] is None:  # once the session is sealed, nobody finds its row here
+            self._call = find_exit_call(self._session)
+        call, call_code = self._call
         known = Exit(status=status, exception=self._exception, call=call, call_code=call_code)
         if is_gone and self._was_killed(status) and (status or self._exception is None):
             known = self._find_lack(known)
