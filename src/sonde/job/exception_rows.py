@@ -61,8 +61,8 @@ def read_message(error: BaseException) -> str | None:
     """Return what the exception says. A class with a `__str__` of its own is not asked: its
     arguments are shown instead."""
     kinds = type.__dict__["__mro__"].__get__(type(error))
-    teller = next(kind for kind in kinds if "__str__" in kind.__dict__)
-    args = error.args
+    teller = next(kind for kind in kinds if "__str__" in type.__dict__["__dict__"].__get__(kind))
+    args = BaseException.args.__get__(error)  # type: ignore[attr-defined]
     if teller.__module__ == "builtins" and all(type(one) in _PLAIN for one in args):
         text = teller.__str__(error)
     else:

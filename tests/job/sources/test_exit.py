@@ -99,6 +99,26 @@ sys.exit(Odd())
     assert "failed" not in {row["state"] for row in states.to_pylist()}
 
 
+@pytest.mark.parametrize("body", ["print('asked'); return int", "raise SystemError('asked')"])
+def test_a_value_is_not_asked_what_it_is(run, root, body: str) -> None:
+    program = f"""
+class Odd:
+    @property
+    def __class__(self): {body}
+class Told(Exception):
+    @property
+    def args(self): {body}
+for odd in Odd(), Told("a"):
+    try: sys.exit(odd)
+    except SystemExit as error: print(type(error.code))
+sys.exit("the reason")
+"""
+    bare = run("import sys\n" + program, check=False)
+    done = run(START + program, check=False)
+    assert (done.returncode, done.stdout, done.stderr) == (1, bare.stdout, bare.stderr)
+    assert "the reason" in find_end(root).sentence
+
+
 def test_stop_gives_sys_exit_back_and_leaves_that_of_the_program_alone(run, root) -> None:
     done = run("""
 import json, sys

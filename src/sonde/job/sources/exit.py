@@ -76,13 +76,15 @@ def _read_status(status: object = None) -> tuple[int, str | None]:
     program."""
     if status is None:
         return 0, None
-    if isinstance(status, int):
-        return int.__pos__(status) & 0xFF, None
+    kind = type(status)  # `isinstance` would ask `__class__`, which may be code of the program
+    if issubclass(kind, int):
+        return int.__pos__(status) & 0xFF, None  # type: ignore[arg-type]
     from sonde.job.exception_rows import read_message, shorten  # most programs never need it
     from sonde.job.sources._python_objects import name_type, show
 
-    if isinstance(status, BaseException):
-        message = read_message(status)
-        name = name_type(type(status)).removeprefix("builtins.")
+    if issubclass(kind, BaseException):
+        message = read_message(status)  # type: ignore[arg-type]
+        name = name_type(kind).removeprefix("builtins.")
         return 1, name if message is None else f"{name}: {message}"
-    return 1, shorten(str.__str__(status) if isinstance(status, str) else show(status))
+    text = str.__str__(status) if issubclass(kind, str) else show(status)
+    return 1, shorten(text)
