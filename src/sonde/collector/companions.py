@@ -86,17 +86,24 @@ class _Companion:
                 return False
             self.end()
             self._rest_s = 0.0 if now_s - self._begun_s > _SOUND_S or code == 0 else self._rest_s
-            self._rest_s = min(_REST_S[1], max(_REST_S[0], 2 * self._rest_s))
-            self._again_s = now_s + self._rest_s
+            self._rest(now_s)
         return now_s >= self._again_s
 
     def start(self, command: list[bytes], now_s: float) -> None:
         """Start it; without a command, this Python cannot be started."""
-        if command:
-            self._begun_s = now_s
+        if not command:
+            return
+        self._begun_s = now_s
+        try:
             self._child = subprocess.Popen(
                 command, stdin=subprocess.PIPE, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL
             )
+        except OSError:  # there may be no more processes, files or memory at this moment
+            self._rest(now_s)
+
+    def _rest(self, now_s: float) -> None:
+        self._rest_s = min(_REST_S[1], max(_REST_S[0], 2 * self._rest_s))
+        self._again_s = now_s + self._rest_s
 
     def end(self) -> None:
         """End it."""

@@ -6,16 +6,19 @@ import os
 import subprocess
 import time
 from contextlib import suppress
-from typing import Generic, Protocol, TypeVar
+from typing import BinaryIO, Generic, NamedTuple, Protocol, TypeVar
 
-from sonde import _core, launch
+from sonde import launch
+from sonde.errors import Error
 from sonde.session import Session, crash_file
+from sonde.session.ending import find_end_wall_ns
 from sonde.session.files import remove_quietly
 from sonde.tables.recording import SourceLog
 
 NAME = "stack.crash"
 _MOST = 2  # at a time: a job of many processes may crash as a whole
 _MOST_S = 60.0  # for one; the debugging symbols of big libraries take seconds
+_MOST_CHARS = 1000  # of what it says
 
 
 class Crashed(Protocol):
@@ -30,12 +33,28 @@ class Crashed(Protocol):
 T = TypeVar("T", bound=Crashed)
 
 
+class _Child(NamedTuple):
+    """A process that unwinds, and where what it says is kept: nobody reads while it runs."""
+
+    process: subprocess.Popen[bytes]
+    said: BinaryIO
+    complaints: BinaryIO
+    begun_s: float
+
+    def end(self) -> None:
+        if self.process.poll() is None:
+            self.process.kill()
+            self.process.wait()
+        self.said.close()
+        self.complaints.close()
+
+
 class CrashProcesses(Generic[T]):
     """Runs one process for each session with a crash; see attach/crash_stacks.py."""
 
     def __init__(self) -> None:
         self._taken: list[T] = []
-        self._children: dict[str, tuple[subprocess.Popen[str], float]] = {}
+        self._children: dict[str, _Child] = {}
 
     @property
     def is_busy(self) -> bool:
@@ -61,50 +80,46 @@ class CrashProcesses(Generic[T]):
 
     def end(self) -> None:
         """End all: whoever comes next begins anew."""
-        for child, _begun_s in self._children.values():
-            child.kill()
-            child.communicate()
+        for child in self._children.values():
+            child.end()
         self._children.clear()
 
     def _is_pending(self, target: T) -> bool:
         folder = target.session.folder
         if folder in self._children:
-            return not self._has_ended(target, *self._children[folder])
+            return not self._has_ended(target, self._children[folder])
         if not os.path.exists(target.session.path(crash_file.NAME)):
             return False  # the session was removed
-        if len(self._children) < _MOST:
-            self._start(target)
-            return folder in self._children
-        return True
+        return len(self._children) >= _MOST or self._start(target)
 
-    def _start(self, target: Crashed) -> None:
+    def _start(self, target: Crashed) -> bool:
+        """Start its process, now or at the next look; return False if there can be none."""
         command = launch.make_command("attach.crash_stacks", target.session.folder)
         if not command:
             self._fail(target, "there is no Python that could unwind them")
-            return
-        child = subprocess.Popen(
-            command,
-            stdin=subprocess.DEVNULL,
-            stdout=subprocess.PIPE,
-            stderr=subprocess.PIPE,
-            text=True,
-        )
-        self._children[target.session.folder] = child, time.monotonic()
-
-    def _has_ended(self, target: Crashed, child: subprocess.Popen[str], begun_s: float) -> bool:
-        is_late = time.monotonic() - begun_s > _MOST_S
-        if child.poll() is None and not is_late:
             return False
-        if is_late:
-            child.kill()
+        try:
+            self._children[target.session.folder] = _start_child(command)
+        except (FileNotFoundError, PermissionError) as error:
+            self._fail(target, f"{error.filename}: {error.strerror}")
+            return False
+        except OSError:
+            pass  # there may be no more processes, files or memory at this moment
+        return True
+
+    def _has_ended(self, target: Crashed, child: _Child) -> bool:
+        code = child.process.poll()
+        if code is None and time.monotonic() - child.begun_s <= _MOST_S:
+            return False
         del self._children[target.session.folder]
-        said, complaints = child.communicate()
-        if child.returncode or is_late:
-            why = (complaints.splitlines() or ["its process has ended"])[-1]
-            self._fail(target, f"it took longer than {_MOST_S:.0f} s" if is_late else why)
+        notes, complaints = _read(child.said), _read(child.complaints)
+        child.end()
+        if code is None:
+            self._fail(target, f"it took longer than {_MOST_S:.0f} s")
+        elif code:
+            self._fail(target, (complaints or ["its process has ended"])[-1])
         else:
-            notes = "; ".join(said.splitlines()) or None
-            self._note(target, "on", notes)
+            self._note(target, "on", "; ".join(notes) or None)
         return True
 
     def _fail(self, target: Crashed, why: str) -> None:
@@ -112,5 +127,21 @@ class CrashProcesses(Generic[T]):
         self._note(target, "unavailable", why)
 
     def _note(self, target: Crashed, state: str, why: str | None) -> None:
-        with suppress(OSError):  # the session was removed meanwhile, or the disk is full
-            target.write(SourceLog, (_core.clock_ns(), NAME, state, why))
+        if why is not None and len(why) > _MOST_CHARS:
+            why = f"{why[:_MOST_CHARS]}\N{HORIZONTAL ELLIPSIS}"
+        # The session was removed meanwhile, or cannot be read, or the disk is full.
+        with suppress(OSError, Error):
+            # As of the end of the program: the newest row says when that was.
+            end_ns = find_end_wall_ns(target.session) - target.session.wall_offset_ns
+            target.write(SourceLog, (end_ns, NAME, state, why))
+
+
+def _start_child(command: list[bytes]) -> _Child:
+    said, complaints = (os.fdopen(os.memfd_create("sonde-crash"), "w+b") for _ in range(2))
+    process = subprocess.Popen(command, stdin=subprocess.DEVNULL, stdout=said, stderr=complaints)
+    return _Child(process, said, complaints, time.monotonic())
+
+
+def _read(file: BinaryIO) -> list[str]:
+    file.seek(0)
+    return file.read().decode(errors="replace").splitlines()

@@ -14,7 +14,7 @@ import signal
 import sys
 import time
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 
 from sonde import _core, environ
 from sonde.collector.companions import Companions
@@ -315,7 +315,8 @@ class Collector:
             with self._attempt(one.folder):
                 one.drain(time.monotonic(), ended=True)  # what was said of it just now
                 one.seal()
-        self._companions.keep(self.watched.values(), begin_s)
+        with self._attempt(self.root):
+            self._companions.keep(self.watched.values(), begin_s)
         remove_leftovers(self.root)
         self.leaving |= any(one.has_adopted(os.getppid()) for one in self.watched.values())
 
@@ -359,12 +360,10 @@ def _is_mine(session: Session) -> bool:
 
 def _mark_start(root: str) -> None:
     """Note that this collector has done its first round: see kernel/collector_lock.c."""
-    try:
-        with open(collector_starts(root), "r+b") as file:
-            file.seek(-1, os.SEEK_END)
-            file.write(b".")
-    except OSError:
-        pass  # nobody counts, as when it was started by hand
+    # Nobody may count, as when it was started by hand.
+    with suppress(OSError), open(collector_starts(root), "r+b") as file:
+        file.seek(-1, os.SEEK_END)
+        file.write(b".")
 
 
 def raise_file_limit() -> None:

@@ -37,8 +37,8 @@ class NativeProcesses:
         for folder, target in wanted.items():
             child = self._children.get(folder)
             if folder not in self._children:
-                self._start(folder)
-                self._note(target, "on", None)
+                if self._start(folder):
+                    self._note(target, "on", None)
             elif child is not None and child.poll() is not None:
                 why = _read_last(child.stderr) or "its process has ended"
                 self._note(target, "unavailable", why)
@@ -51,13 +51,18 @@ class NativeProcesses:
         """Return how many run."""
         return sum(child is not None for child in self._children.values())
 
-    def _start(self, folder: str) -> None:
-        command = launch.make_command("attach.machine_code", folder)
-        self._children[folder] = None
+    def _start(self, folder: str) -> bool:
+        """Start it; return False if there is no room for a process just now."""
+        command, child = launch.make_command("attach.machine_code", folder), None
         if command:
-            self._children[folder] = subprocess.Popen(
-                command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=subprocess.PIPE
-            )
+            try:
+                child = subprocess.Popen(
+                    command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=subprocess.PIPE
+                )
+            except OSError:
+                return False  # the next look tries again
+        self._children[folder] = child
+        return True
 
     def _end(self, folder: str) -> None:
         child = self._children.pop(folder)
