@@ -93,7 +93,7 @@ class Ending:
         if self.signal:
             return f"was ended by {self.signal}"
         if self.code is not None:
-            call = "" if self.call is None else f" after {self.call}"
+            call = "" if self.call is None else f"; it last called {self.call}"  # perhaps in vain
             return f"ended with exit code {self.code}{call}"
         if self.state == "killed":
             return "was killed (nobody saw by what)"

@@ -38,7 +38,9 @@ def test_why_it_ended_says_what_sys_exit_was_told_and_where(
     done = run(START + f"def load(): {call}\nload()\n", check=False)
     assert (done.returncode, done.stdout, done.stderr) == (code, bare.stdout, bare.stderr)
     end = find_end(root)
-    assert end.code == code and end.sentence.startswith(f"ended with exit code {code} after {told}")
+    assert end.code == code and end.sentence.startswith(
+        f"ended with exit code {code}; it last called {told}"
+    )
     assert end.sentence.endswith("program.py:3)") and "in load (" in end.sentence
     (session,) = list_sessions(str(root))
     (row,) = sonde.open(session.folder).query("SELECT * FROM python.exit_call").to_pylist()
@@ -67,6 +69,23 @@ def test_a_call_that_did_not_end_the_program_is_not_told(
     assert run(START + program + "\n", check=False).returncode == code
     end = find_end(root)
     assert end.code == code and "sys.exit" not in end.sentence
+
+
+def test_exit_hooks_may_work_and_their_own_calls_end_nothing(run, root) -> None:
+    hooks = """
+import atexit, time
+def other(): sys.exit("not this one")
+def work():
+    while time.thread_time() < begun + 2.3: pass
+atexit.register(work)
+atexit.register(other)
+begun = time.thread_time()
+sys.exit("the reason")
+"""
+    bare = run("import sys\n" + hooks, check=False)
+    done = run(START + hooks, check=False)
+    assert (done.returncode, done.stdout) == (1, bare.stdout)
+    assert "the reason" in find_end(root).sentence
 
 
 def test_wrong_calls_and_values_of_the_program_are_as_without_us(run, root) -> None:

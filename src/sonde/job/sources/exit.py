@@ -1,7 +1,8 @@
-"""The call of sys.exit that ended the program: what it said, and where."""
+"""The last call of sys.exit, which may have ended the program: what it said, and where."""
 
 from __future__ import annotations
 
+import atexit
 import os
 import sys
 from _thread import get_native_id
@@ -36,6 +37,9 @@ class Source:
         self._listener = context.guard(self._note)
         self._hook: _core.ChainedHook | None = None
         self._last: Call | None = None
+        self._mark = context.guard(self._note_end)
+        self._is_marked = False  # whether that is told of the end
+        self._ended_ns: int | None = None  # time of the main thread when exit hooks began
 
     def start(self) -> None:
         # In C, so that it has no frame: what is raised, and its traceback, are as without us.
@@ -44,24 +48,28 @@ class Source:
     def stop(self) -> None:
         if (hook := self._hook) is None:
             return
+        if self._is_marked and self._ended_ns is None:
+            atexit.unregister(self._mark)
         hook.listener = None  # all that is left of it if the program has put its own in front
         if vars(sys)["exit"] is hook:
             vars(sys)["exit"] = hook.previous
 
     def at_exit(self, _is_new: bool) -> None:
-        """Write the row, if that call has ended the program."""
+        """Write the row, if that call may have ended the program."""
         if self._last is None or find_last_exception() is not None:
             return
         t_ns, pid, number, message, code, line, worked_ns = self._last
-        if pid != os.getpid() or not number or thread_time_ns() - worked_ns > _WORK_NS:
+        # What exit hooks do is no sign that the program went on.
+        ended_ns = thread_time_ns() if self._ended_ns is None else self._ended_ns
+        if pid != os.getpid() or not number or ended_ns - worked_ns > _WORK_NS:
             return
         name = getattr(code, "co_qualname", code.co_name)
         emit = self._context.writer(ExitCall)
         emit(t_ns, pid, number, message, name, code.co_filename, line)
 
     def _note(self, *args: object) -> None:
-        if get_native_id() != (pid := os.getpid()):
-            return  # it ends that thread alone
+        if get_native_id() != (pid := os.getpid()) or self._ended_ns is not None:
+            return  # it ends that thread, or that exit hook, alone
         own = sys._getframe(1)  # of the guard; behind it is who has called sys.exit
         if (frame := own.f_back) is None or len(args) > 1:
             return  # C code has called it, or it will raise TypeError
@@ -69,6 +77,12 @@ class Source:
         self._last = (
             _core.clock_ns(), pid, number, message, frame.f_code, frame.f_lineno, thread_time_ns(),
         )  # fmt: skip
+        if not self._is_marked:
+            self._is_marked = True
+            atexit.register(self._mark)  # the last one registered is called first
+
+    def _note_end(self) -> None:
+        self._ended_ns = thread_time_ns()
 
 
 def _read_status(status: object = None) -> tuple[int, str | None]:
