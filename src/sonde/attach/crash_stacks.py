@@ -24,6 +24,7 @@ from sonde.session.native_stacks import NAME, StacksAtFault, ThreadAtFault
 from sonde.session.stack_table import GENERATED, StackFrame
 
 _RETURNS = ("__restore_rt", "__kernel_rt_sigreturn", "__kernel_sigreturn")  # from a handler
+_FORBIDDEN = "the program forbids core dumps of itself (PR_SET_DUMPABLE): no stack was copied"
 _LINK = 30  # of aarch64: where the innermost function returns to
 
 
@@ -100,6 +101,8 @@ class CrashUnwinder(Unwinder):
 def unwind(session: Session, found: crash_file.CrashFile) -> StacksAtFault:
     """Return the native stacks of all threads of a program that is gone."""
     notes, threads = list[str](), list[ThreadAtFault]()
+    if found.gap == crash_file.NO_ROOM:
+        notes.append(f"there was room for the native stacks of {len(found.threads)} threads only")
     unwinder = CrashUnwinder(_EndedProcess(session.pid, found.maps))
     with unwinder:
         for one in found.threads:
@@ -153,7 +156,10 @@ def main() -> None:
     session = Session(sys.argv[1])
     path = session.path(crash_file.NAME)
     try:
-        stacks = unwind(session, crash_file.CrashFile(path))
+        found = crash_file.CrashFile(path)
+        if found.gap == crash_file.FORBIDDEN:
+            sys.exit(_FORBIDDEN)
+        stacks = unwind(session, found)
         stacks.write(session.path(NAME))
     except (libdw.NoUnwinder, Damaged) as error:
         sys.exit(str(error))

@@ -12,10 +12,12 @@ if TYPE_CHECKING:
 
 NAME = "crash.stacks"
 FAULT, WAITS, RUNS = range(3)  # as in crash_stacks.c, and so is what follows
+FORBIDDEN, NO_ROOM = 1, 2  # why threads lack
 _MAGIC, _VERSION = 0x68736172636E6F73, 1
-_MAPS, _THREAD = 1, 2
+_MAPS, _THREAD, _GAP = 1, 2, 3
 _HEAD = struct.Struct("<QIIqQ")
 _RECORD = struct.Struct("<II")
+_REASON = struct.Struct("<I")
 _ABOUT = struct.Struct("<QQQIIIIII")
 
 
@@ -47,11 +49,14 @@ class CrashFile:
             if (magic, version) != (_MAGIC, _VERSION):
                 raise Damaged(f"{path} is damaged")
             self.maps, self.threads = b"", list[CrashThread]()
+            self.gap = 0  # why it ends early, if it does
             for kind, part in _split(data):
                 if kind == _MAPS:
                     self.maps += part
                 elif kind == _THREAD:
                     self.threads.append(CrashThread(part))
+                elif kind == _GAP:
+                    (self.gap,) = _REASON.unpack_from(part)
             self.maps = self.maps[: self.maps.rfind(b"\n") + 1]  # without half a line
         except struct.error:
             raise Damaged(f"{path} is damaged") from None

@@ -12,7 +12,10 @@ import pytest
 import sonde
 from conftest import wait_for
 from sonde.attach import libdw
+from sonde.attach.procfs import read_mappings
 from sonde.collector.loop import Collector
+from sonde.session.crash_file import FORBIDDEN as NOT_ALLOWED
+from sonde.session.crash_file import NO_ROOM, CrashFile
 from sonde.session.native_stacks import NAME
 
 # A thread that waits for what never comes, and is known to.
@@ -100,6 +103,46 @@ from sonde.collector.lock import take_lock
 os.makedirs(os.environ["SONDE_DIR"], 0o700)
 lock = take_lock(os.environ["SONDE_DIR"])
 assert lock is not None
+"""
+# Threads that wait for ever, each below so many calls from C to Python; then a fault.
+MANY = """
+import ctypes, os, sys, threading
+import sonde
+count, depth = int(sys.argv[1]), int(sys.argv[2])
+assert sonde.start()
+reading = threading.Semaphore(0)
+def wait(left):
+    if left:
+        return max([left - 1], key=wait)
+    reading.release()
+    os.read(os.pipe()[0], 1)
+for _ in range(count):
+    threading.Thread(target=wait, args=(depth,), daemon=True).start()
+for _ in range(count):
+    reading.acquire()
+ctypes.string_at(8)
+"""
+FORBIDDEN = """
+import ctypes
+PR_SET_DUMPABLE = 4
+assert ctypes.CDLL(None).prctl(PR_SET_DUMPABLE, 0, 0, 0, 0) == 0
+"""
+# A child that shares our memory, as one by vfork() does: it begins in strlen(8).
+SHARING = """
+import ctypes, os, signal
+import sonde
+assert sonde.start()
+libc = ctypes.CDLL(None)
+CLONE_VM, CLONE_VFORK = 0x100, 0x4000
+stack = ctypes.create_string_buffer(1 << 20)
+top = (ctypes.addressof(stack) + len(stack)) & ~0xff
+measure = ctypes.cast(libc.strlen, ctypes.c_void_p)
+flags = CLONE_VM | CLONE_VFORK | signal.SIGCHLD
+child = libc.clone(measure, ctypes.c_void_p(top), flags, ctypes.c_void_p(8))
+assert child > 0
+print(os.WTERMSIG(os.waitpid(child, 0)[1]), os.path.exists(sonde.session().folder + "/crash.stacks"), flush=True)
+if os.environ.get("DIES"):
+    os.abort()
 """
 HANDLED = """
 import os, signal, sonde
@@ -239,6 +282,56 @@ def test_what_cannot_be_unwound_is_one_line(run, root: Path) -> None:
     (row,) = sonde.open("all").query("FROM sonde.source WHERE source = 'stack.crash'").to_pylist()
     assert row["state"] == "unavailable" and "crash.stacks is damaged" in row["detail"]
     assert not left.exists()
+
+
+def read_left(root: Path) -> CrashFile:
+    """Return what a program has left that no collector was there for."""
+    (left,) = root.glob("*/crash.stacks")
+    return CrashFile(str(left))
+
+
+def test_a_stack_ends_where_its_mapping_ends(run, root: Path) -> None:
+    run(TAKEN + MANY, "300", "0", check=False)
+    left = read_left(root)
+    assert len(left.threads) > 300 and not left.gap
+    ends = [one.end for one in read_mappings(left.maps)]
+    whole = [one for one in left.threads if len(one.stack) < 2**16 - 4096]
+    assert all(one.sp + len(one.stack) in ends for one in whole)
+    assert sorted(len(one.stack) for one in left.threads)[150] < 2**14
+
+
+@pytest.mark.usefixtures("unwinder")
+def test_threads_that_found_no_room_are_no_silent_gap(run, root: Path) -> None:
+    run(TAKEN + MANY, "90", "250", check=False)
+    left = read_left(root)
+    assert left.gap == NO_ROOM and 50 < len(left.threads) < 80
+    collector = Collector(str(root))
+    wait_for(lambda: collector.step(time.monotonic()) or list(root.glob("*/sealed.json")))
+    (row,) = sonde.open("all").query("FROM sonde.source WHERE source = 'stack.crash'").to_pylist()
+    assert f"of {len(left.threads)} threads only" in row["detail"]
+
+
+def test_of_a_program_that_forbids_core_dumps_no_memory_is_kept(run, root: Path) -> None:
+    done = run(TAKEN + FORBIDDEN + NATIVE, "alone", check=False)
+    assert done.returncode == -signal.SIGSEGV
+    left = read_left(root)
+    assert (left.gap, left.maps, left.threads) == (NOT_ALLOWED, b"", [])
+    collector = Collector(str(root))
+    wait_for(lambda: collector.step(time.monotonic()) or list(root.glob("*/sealed.json")))
+    (row,) = sonde.open("all").query("FROM sonde.source WHERE source = 'stack.crash'").to_pylist()
+    assert row["state"] == "unavailable" and "forbids core dumps" in row["detail"]
+    assert not list(root.glob("*/crash.stacks"))
+    assert "string_at" in read_threads()[0]  # Python's frames are as ever
+
+
+@pytest.mark.parametrize("end", ["lives", "dies"])
+def test_the_fault_of_a_child_that_shares_memory_is_not_the_parents(run, end: str) -> None:
+    more = {"DIES": "1"} if end == "dies" else {}
+    done = run(SHARING, check=False, **more)
+    assert done.stdout == f"{int(signal.SIGSEGV)} False\n"
+    assert done.returncode == (-signal.SIGABRT if more else 0)
+    rows = sonde.open("all").query("SELECT signal FROM python.fatal_signal").to_pylist()
+    assert [row["signal"] for row in rows] == (["SIGABRT"] if more else [])
 
 
 def test_the_programs_own_handlers_and_children_are_left_alone(run) -> None:

@@ -27,6 +27,7 @@ const char *const sonde_fatal_names[SONDE_FATAL_SIGNALS] = {"SIGBUS", "SIGSEGV",
 static sonde_fatal_watch watches[2]; /* the one that is not in use is written, then named below */
 SONDE_CHANGED_IN_CHILD static sonde_fatal_watch *current; /* atomic; NULL: nobody watches */
 static struct sigaction before[SONDE_FATAL_SIGNALS];
+static pid_t owner; /* who watches: a child by vfork() shares our memory, and has handlers of its own */
 static sonde_range interpreter_code;
 SONDE_CHANGED_IN_CHILD static uint32_t state; /* atomic: of `fault` */
 static sonde_fault fault;
@@ -97,7 +98,7 @@ void sonde_fatal_look(int number, const siginfo_t *info, const void *context)
     /* Acquire: what the pointer names was written before the pointer. */
     sonde_fatal_watch *watch = sonde_load_acquire(&current);
     /* Under a filter the program might die of our calls instead. */
-    if (watch == NULL || sonde_had_filter() || is_echo(number, info))
+    if (watch == NULL || sonde_had_filter() || getpid() != owner || is_echo(number, info))
         return;
     write_row(watch, number, info);
     uint32_t nobody = NOBODY;
@@ -147,6 +148,7 @@ int sonde_fatal_catch(const sonde_fatal_watch *watch, const void *interpreter)
     if (sonde_find_object(interpreter, &interpreter_code) < 0)
         interpreter_code = (sonde_range){0, 0};
     *next = *watch;
+    owner = getpid();
     /* Release: see sonde_fatal_look(). */
     sonde_store_release(&current, next);
     for (int at = TAKEN_FROM; at < SONDE_FATAL_SIGNALS; at++) {

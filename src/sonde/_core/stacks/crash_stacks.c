@@ -14,15 +14,17 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <sys/prctl.h>
 #include <sys/syscall.h>
 #include <sys/uio.h>
 #include <unistd.h>
 
 #define MAGIC 0x68736172636e6f73u /* "soncrash" */
-enum { VERSION = 1, MAPS = 1, THREAD = 2 };
+enum { VERSION = 1, MAPS = 1, THREAD = 2, GAP = 3 };
+enum { FORBIDDEN = 1, NO_ROOM = 2 }; /* why threads lack */
 enum { FAULT, WAITS, RUNS };
 enum { ANSWER_NS = 10000000, PATIENCE_NS = 60000000 };
-enum { PAGE = 4096, MOST_STACK = 65536, MOST_BYTES = 4 << 20, MOST_THREADS = 512 };
+enum { PAGE = 4096, MOST_STACK = 65536, MOST_BYTES = 4 << 20, MOST_THREADS = 512, MOST_RANGES = 16384 };
 
 typedef struct {
     uint64_t magic;
@@ -51,6 +53,13 @@ static thread_record held;
 static uint64_t words[SONDE_REGISTERS];
 static uint32_t ends[SONDE_MAX_DEPTH], written[MOST_THREADS], written_n;
 
+typedef struct {
+    uint64_t begin, end;
+} range;
+
+static range ranges[MOST_RANGES]; /* the mappings that can be a stack, in ascending order */
+static uint32_t ranges_n;
+
 /* ---- the file --------------------------------------------------------------------------------- */
 
 static void end_file(sonde_crash_stacks *crash)
@@ -60,15 +69,55 @@ static void end_file(sonde_crash_stacks *crash)
     crash->fd = -1;
 }
 
+/* Say why the file ends here; that finds room where a thread does not. */
+static void end_early(sonde_crash_stacks *crash, uint32_t why)
+{
+    struct {
+        record_head head;
+        uint32_t why;
+    } gap = {{GAP, sizeof why}, why};
+    if (crash->fd >= 0)
+        (void)!write(crash->fd, &gap, sizeof gap);
+    end_file(crash);
+}
+
 static void write_parts(sonde_crash_stacks *crash, const struct iovec *parts, int n)
 {
     size_t bytes = 0;
     for (int i = 0; i < n; i++)
         bytes += parts[i].iov_len;
-    if (crash->fd < 0 || bytes > crash->left || writev(crash->fd, parts, n) != (ssize_t)bytes)
+    if (bytes > crash->left)
+        end_early(crash, NO_ROOM);
+    else if (crash->fd < 0 || writev(crash->fd, parts, n) != (ssize_t)bytes)
         end_file(crash); /* what is complete by now is kept */
     else
         crash->left -= bytes;
+}
+
+/* Note the mappings of a piece of /proc/self/maps that can be read and written: "begin-end rw...". A line may go on
+ * in the next piece. */
+static void note_mappings(const uint8_t *text, size_t bytes)
+{
+    static range line;
+    static int field, is_read;
+    for (size_t i = 0; i < bytes; i++) {
+        uint8_t c = text[i];
+        uint64_t digit = c <= '9' ? (uint64_t)(c - '0') : (uint64_t)(c - 'a' + 10);
+        if (c == '\n') {
+            line = (range){0, 0};
+            field = 0;
+        } else if (field == 0 && c != '-') {
+            line.begin = line.begin << 4 | digit;
+        } else if (field == 1 && c != ' ') {
+            line.end = line.end << 4 | digit;
+        } else if (field < 4) {
+            if (field == 2)
+                is_read = c == 'r';
+            if (field == 3 && is_read && c == 'w' && ranges_n < MOST_RANGES)
+                ranges[ranges_n++] = line;
+            field++;
+        }
+    }
 }
 
 /* The program may be out of descriptors, or its disk full: then there are Python's frames only. */
@@ -78,6 +127,7 @@ static void write_maps(sonde_crash_stacks *crash)
     ssize_t bytes = 0;
     while (maps >= 0 && crash->fd >= 0 && (bytes = read(maps, room, sizeof room)) > 0) {
         record_head kind = {MAPS, (uint32_t)bytes};
+        note_mappings(room, (size_t)bytes);
         write_parts(crash, (struct iovec[]){{&kind, sizeof kind}, {room, (size_t)bytes}}, 2);
     }
     if (maps >= 0)
@@ -95,10 +145,15 @@ static void begin_file(sonde_crash_stacks *crash, const char *folder)
     crash->left = MOST_BYTES;
     crash->is_complete = 0;
     crash->patience_ns = PATIENCE_NS;
-    written_n = 0;
+    written_n = ranges_n = 0;
     head first = {MAGIC, VERSION, 0, crash->t_ns, crash->fault->tid};
     write_parts(crash, &(struct iovec){&first, sizeof first}, 1);
-    write_maps(crash);
+    if (crash->fd < 0)
+        (void)unlink(path); /* nobody could read it */
+    else if (prctl(PR_GET_DUMPABLE, 0, 0, 0, 0) != 1)
+        end_early(crash, FORBIDDEN); /* a program that wants no core file of itself has its reasons */
+    else
+        write_maps(crash);
 }
 
 int sonde_crash_begin(sonde_crash_stacks *crash, const char *folder)
@@ -130,7 +185,7 @@ static int is_written(uint32_t tid)
     for (uint32_t i = 0; i < written_n; i++)
         if (written[i] == tid)
             return 1;
-    return written_n == MOST_THREADS;
+    return 0;
 }
 
 int sonde_crash_wants(const sonde_crash_stacks *crash, uint32_t tid)
@@ -183,18 +238,36 @@ static int find_place(sonde_crash_stacks *crash, uint32_t tid)
 
 int sonde_crash_hold(sonde_crash_stacks *crash, uint32_t tid)
 {
-    if (!sonde_crash_wants(crash, tid) || !find_place(crash, tid))
+    if (!sonde_crash_wants(crash, tid))
+        return 0;
+    if (written_n == MOST_THREADS) {
+        end_early(crash, NO_ROOM);
+        return 0;
+    }
+    if (!find_place(crash, tid))
         return 0;
     held.tid = crash->tid = tid;
     held.how = (uint32_t)crash->how;
     return 1;
 }
 
-/* Page by page: where the stack ends is not known. Returns how many bytes there are. */
+/* Return where the mapping of a stack ends: what lies beyond is another's. A stack that has run over is still one, a
+ * page below its mapping. 0: there is none. */
+static uint64_t find_end(uint64_t sp)
+{
+    for (uint32_t i = 0; i < ranges_n; i++)
+        if (sp < ranges[i].end)
+            return sp + PAGE >= ranges[i].begin ? ranges[i].end : 0;
+    return 0;
+}
+
+/* Page by page, as far as it can be read. Returns how many bytes there are. */
 static size_t copy_stack(uint64_t sp)
 {
+    uint64_t end = find_end(sp);
     size_t bytes = 0, piece = PAGE - sp % PAGE;
-    while (bytes + piece <= sizeof room && sonde_read_memory(room + bytes, sp + bytes, piece) == 0) {
+    while (bytes + piece <= sizeof room && sp + bytes + piece <= end &&
+           sonde_read_memory(room + bytes, sp + bytes, piece) == 0) {
         bytes += piece;
         piece = PAGE;
     }
