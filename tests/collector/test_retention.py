@@ -11,7 +11,7 @@ import pytest
 
 import sonde
 from sonde.collector import loop, retention
-from sonde.session import Session, captures, list_sessions, snapshots
+from sonde.session import Session, captures, crash_file, list_sessions, snapshots
 from sonde.session.ring import Ring
 from sonde.store import archive
 from sonde.store.rows import make_table
@@ -186,3 +186,30 @@ def test_where_files_are_memory_a_share_of_it_is_the_limit(
     retention.Retention(str(root), limits()).run(0.0, 0)
     assert measure(root) <= whole // 2
     assert count_losses(large)["kept"] > 0
+
+
+def leave_copies(session: Session, age_s: float) -> Path:
+    path = Path(session.path(crash_file.NAME))
+    path.write_bytes(b"secrets")
+    os.utime(path, (time.time() - age_s,) * 2)
+    return path
+
+
+def test_copies_of_stacks_that_nobody_has_unwound_go_soon(ended: list[Session], root: Path) -> None:
+    old, new = (leave_copies(ended[at], age_s) for at, age_s in ((0, 3600.0), (1, 60.0)))
+    retention.Retention(str(root), limits()).run(0.0, 0)
+    assert not old.exists() and new.exists()
+
+
+def test_copies_stay_for_the_collector_of_their_machine_only(
+    run, root: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    run(BRIEF)
+    left = leave_copies(list_all()[0], 3600.0)
+    retention.Retention(str(root), limits()).run(0.0, 0)
+    assert left.exists()
+    here = os.uname()
+    elsewhere = os.uname_result((here[0], "elsewhere", *here[2:]))
+    monkeypatch.setattr(os, "uname", lambda: elsewhere)
+    retention.Retention(str(root), limits()).run(0.0, 0)
+    assert not left.exists()

@@ -378,6 +378,29 @@ def test_a_disk_that_fills_up_takes_tables_but_never_the_program(run, small_disk
     assert kept["job.row0"] == 8192 > kept.get("job.row3", 0)
 
 
+FAULT = """
+import os, sys
+from sonde.collector.lock import take_lock
+os.makedirs(os.environ["SONDE_DIR"], 0o700)
+lock = take_lock(os.environ["SONDE_DIR"])  # nobody else can be the collector
+import sonde
+assert sonde.start()
+try:
+    with open(sys.argv[1], "wb", buffering=0) as filler:
+        while True:
+            filler.write(bytes(4096))
+except OSError:
+    os.abort()
+"""
+
+
+def test_a_fault_leaves_no_empty_file_on_a_full_disk(run, small_disk: Path) -> None:
+    root = small_disk / "sonde"
+    done = run(FAULT, str(small_disk / "filler"), check=False, SONDE_DIR=str(root))
+    assert done.returncode == -signal.SIGABRT
+    assert list(root.glob("*/control")) and not list(root.glob("*/crash.stacks"))
+
+
 def test_starting_imports_no_module_that_is_slow_to_import(run_anew) -> None:
     code = "import sonde, sys\nsonde.start(collector='off')\nprint(*{slow} & set(sys.modules))"
     done = run_anew(

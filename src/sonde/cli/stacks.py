@@ -13,6 +13,7 @@ from sonde import _core, environ
 from sonde.analysis import code_names
 from sonde.attach.native_text import is_ours
 from sonde.cli import _options
+from sonde.cli._crash_copies import unwind_copies
 from sonde.cli._stack_text import Painter, StackText
 from sonde.errors import ConfigError, Error, NoSession, NotYours
 from sonde.session import Session, stack_table, steering
@@ -283,6 +284,7 @@ class _Recorded(_Shown):
         self.is_alive = session.is_alive()
         if not self.is_alive:
             self._find_end()
+            self.notes += filter(None, [unwind_copies(session)])
             self.notes += read_notes(session)
         since_ns = _core.clock_ns()
         is_asked = self.is_alive and self._sample()

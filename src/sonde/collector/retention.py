@@ -10,7 +10,7 @@ from contextlib import suppress
 from functools import partial
 
 from sonde.errors import Error
-from sonde.session import Session, captures, list_folders, snapshots
+from sonde.session import Session, captures, crash_file, list_folders, snapshots
 from sonde.session.ending import find_end_wall_ns
 from sonde.session.files import remove_quietly
 from sonde.session.memory_limit import find_memory_limit
@@ -25,6 +25,7 @@ SPARE = (
 )
 MEMORY_SHARE = 8  # where files are memory, all recordings take one part in this many of it
 STALE_S = 60.0  # a folder that never became a session is removed after this
+COPIES_S = 600.0  # copies of stacks that nobody has unwound by then are removed
 REST = 20  # looking at many sessions takes long: rest this many times as long
 
 
@@ -47,6 +48,7 @@ class Retention:
         self._last_s, self._archived_bytes = now_s, 0
         begin_s = time.monotonic()
         enforce_limits(self._root, self._limits)
+        remove_old_copies(self._root)
         self._took_s = time.monotonic() - begin_s
 
 
@@ -165,6 +167,27 @@ def _list_files(folder: str, suffix: str) -> list[tuple[int, int, str]]:
     except (FileNotFoundError, NotADirectoryError):
         return []
     return sorted((status.st_mtime_ns, status.st_blocks * 512, path) for status, path in found)
+
+
+def remove_old_copies(root: str) -> None:
+    """Remove the copies of stacks that programs have left at a fault and nobody has unwound, such
+    as those of a machine that is gone: they may hold secrets."""
+    for folder in list_folders(root):
+        path = os.path.join(folder, crash_file.NAME)
+        with suppress(FileNotFoundError):
+            is_old = time.time() - os.lstat(path).st_mtime > COPIES_S
+            if is_old and not _is_to_be_unwound(folder):
+                remove_quietly(path)
+
+
+def _is_to_be_unwound(folder: str) -> bool:
+    """Return whether the collector of this machine has still to do so, or is about to."""
+    try:
+        session = Session(folder)
+        is_here = session.host == os.uname().nodename
+        return is_here and session.read_sealed() is None and not session.is_alive()
+    except (Error, OSError):
+        return False
 
 
 def remove_leftovers(root: str) -> None:

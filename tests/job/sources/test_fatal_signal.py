@@ -273,6 +273,19 @@ def test_a_later_collector_unwinds_what_none_was_there_for(run, root: Path) -> N
 
 
 @pytest.mark.usefixtures("unwinder")
+def test_sonde_stacks_unwinds_what_no_collector_was_there_for(run, sonde_cli, root: Path) -> None:
+    run(TAKEN + NATIVE, "alone", check=False)
+    (left,) = root.glob("*/crash.stacks")
+    shown = sonde_cli("stacks", left.parent.name, "--all-frames").stdout
+    assert "libc" in shown and "string_at" in shown and "no native stacks" not in shown
+    assert not left.exists() and (left.parent / NAME).exists()
+    left.write_bytes(b"soncrash")
+    shown = sonde_cli("stacks", left.parent.name).stdout
+    assert "no native stacks: " in shown and "crash.stacks is damaged" in shown
+    assert not left.exists()
+
+
+@pytest.mark.usefixtures("unwinder")
 def test_what_cannot_be_unwound_is_one_line(run, root: Path) -> None:
     run(TAKEN + NATIVE, "alone", check=False)
     (left,) = root.glob("*/crash.stacks")
