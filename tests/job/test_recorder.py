@@ -396,7 +396,8 @@ except OSError:
 
 def test_a_fault_leaves_no_empty_file_on_a_full_disk(run, small_disk: Path) -> None:
     root = small_disk / "sonde"
-    done = run(FAULT, str(small_disk / "filler"), check=False, SONDE_DIR=str(root))
+    files = {"SONDE_DIR": str(root), "SONDE_COLLECTOR": "on"}
+    done = run(FAULT, str(small_disk / "filler"), check=False, **files)
     assert done.returncode == -signal.SIGABRT
     assert list(root.glob("*/control")) and not list(root.glob("*/crash.stacks"))
 
