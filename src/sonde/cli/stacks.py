@@ -14,15 +14,15 @@ from sonde.analysis import code_names
 from sonde.attach.native_text import is_ours
 from sonde.cli import _options
 from sonde.cli._crash_copies import unwind_copies
+from sonde.cli._recorded_stacks import read_raised_of, read_stacks
 from sonde.cli._stack_text import Painter, StackText
-from sonde.errors import ConfigError, Error, NoSession, NotYours
+from sonde.errors import ConfigError, NoSession, NotYours
 from sonde.session import Session, stack_table, steering
 from sonde.session.ending import choose_ended, find_ending, wait_for_statuses
 from sonde.session.held_lock import HeldLock
-from sonde.session.last_stacks import pick_raised, read_last_stacks, read_raised
-from sonde.session.lock_waits import add_locks, read_lock_waits, take_newest
+from sonde.session.lock_waits import add_locks, read_lock_waits
 from sonde.session.missing_names import describe_missing_names
-from sonde.session.native_stacks import add_native_frames, read_notes
+from sonde.session.native_stacks import read_notes
 from sonde.session.stack_table import StackFrame, ThreadStack
 from sonde.session.target import find_sessions
 from sonde.words import clean, shorten_command
@@ -38,10 +38,6 @@ EXAMPLES = (
     "sonde stacks train-7@slurm               the same of all nodes: see `sonde agent`",
 )
 _TIMEOUT_S = 2.0
-_LAST_LOCKS = """
-SELECT * FROM python.lock_wait AS w WHERE NOT EXISTS (
-  FROM python.stack_sample WHERE thread = w.thread AND t_ns > w.t_ns AND NOT idle) ORDER BY t_ns
-"""
 _LOOK_S = 0.5  # a sample takes a millisecond; on an overloaded machine, a few
 
 
@@ -288,7 +284,7 @@ class _Recorded(_Shown):
             self.notes += read_notes(session)
         since_ns = _core.clock_ns()
         is_asked = self.is_alive and self._sample()
-        self.threads = _read(session)
+        self.threads = read_stacks(session)
         for one in self.threads:
             one.frames = [each for each in one.frames if not code_names.is_ours(each.file)]
         if self.raised:  # its thread was last seen in the hook that recorded it
@@ -304,7 +300,7 @@ class _Recorded(_Shown):
         ending = find_ending(self.session)
         self.ending = "is on another machine, or gone" if ending is None else ending.sentence
         if ending is not None and ending.exception is not None:
-            self.raised = ending.exception, _read_raised(self.session)
+            self.raised = ending.exception, read_raised_of(self.session)
 
     def _sample(self) -> bool:
         """Have the process sampled now; return whether it may be asked for more."""
@@ -353,54 +349,3 @@ class _Recorded(_Shown):
             self.notes.append(
                 f"no locals of thread {thread}: it has just ended, or Python did not start it"
             )
-
-
-def _read(session: Session) -> list[ThreadStack]:
-    try:
-        found = stack_table.read_newest(session)
-        if not session.is_alive():
-            found = add_native_frames(found, session)
-        add_locks(found, read_lock_waits(session))
-        return found
-    except FileNotFoundError:
-        if session.read_sealed() is None:
-            raise Error(
-                f"stacks of process {session.pid} are not recorded; "
-                f"`sonde config {session.pid} source.stack=on` starts it"
-            ) from None
-    last = read_last_stacks(session)
-    return _read_archived(session) if last is None else last[0]
-
-
-def _read_archived(session: Session) -> list[ThreadStack]:
-    """Return the last stacks of a process that an earlier sonde sealed: they are in its tables."""
-    from sonde.store.recording import Recording
-
-    found: dict[int, ThreadStack] = {}
-    recording = Recording([session])
-    rows = recording.query("SELECT * FROM python.backtrace ORDER BY thread, depth").to_pylist()
-    for row in rows:
-        one = found.setdefault(row["thread"], ThreadStack(row["thread"], row["name"], row["t_ns"]))
-        one.gil, one.idle, one.interpreter = row["gil"], row["idle"], row["interpreter"]
-        one.frames.append(StackFrame(row["func"], row["file"], row["lineno"], 0))
-    for thread, wait in take_newest(recording.query(_LAST_LOCKS).to_pylist()).items():
-        if thread in found:
-            found[thread].lock, found[thread].wait = wait, "lock"
-    return list(found.values())
-
-
-def _read_raised(session: Session) -> list[StackFrame]:
-    """Return the frames of the exception that ended the main thread, the innermost first."""
-    if session.read_sealed() is None:
-        return read_raised(session)
-    last = read_last_stacks(session)
-    if last is not None:
-        return last[1]
-    from sonde.store.recording import Recording  # only here: an earlier sonde sealed it
-
-    recording = Recording([session])
-    return pick_raised(
-        session.pid,
-        recording.query("SELECT * FROM python.exception").to_pylist(),
-        recording.query("SELECT * FROM python.exception_frame").to_pylist(),
-    )
