@@ -272,7 +272,9 @@ def test_where_the_kernel_does_not_tell_what_threads_wait_for_the_recording_says
         sessions = list_sessions(str(root))
         return [row for one in sessions for row in ask(one.folder, asked)]
 
-    known = "what threads wait for is not known (/proc/self/task/*/syscall: it has dropped rights, or "
+    known = (
+        "what threads wait for is not known (/proc/self/task/*/syscall: it has dropped rights, or "
+    )
     wait_for(lambda: [row for row in find_told() if f"{known}hides its memory)" in row["detail"]])
 
 
