@@ -6,7 +6,7 @@
  * Slots are read and changed while dl_iterate_phdr() shows us their library: until it returns, no library can be
  * unloaded. We hold none, load none, and wait for no constructor.
  */
-#define _GNU_SOURCE 1 /* dl_iterate_phdr, RTLD_DEFAULT */
+#define _GNU_SOURCE 1 /* dl_iterate_phdr, dladdr, RTLD_DEFAULT */
 #include "heap/library_slots.h"
 #include "heap/library_calls.h"
 #include "heap/samples.h"
@@ -314,7 +314,15 @@ __attribute__((constructor)) static void find_calls(void)
     for (int call = 0; call < CALLS; call++)
         known_calls.originals[0][call] = dlsym(RTLD_DEFAULT, names[call]);
     (void)dl_iterate_phdr(find_own, &known_calls);
-    known_calls.homes[HOMES - 1] = known_calls.originals[1][CALLS - 1];
+    void *const own = known_calls.originals[1][CALLS - 1];
+    known_calls.homes[HOMES - 1] = own;
+    /* Where a program has addresses of its own for some of them, ours may be those: ask who has malloc(). */
+    Dl_info info;
+    void *library = own != NULL && dladdr(own, &info) != 0 ? dlopen(info.dli_fname, RTLD_LAZY | RTLD_NOLOAD) : NULL;
+    for (int call = 0; library != NULL && call < CALLS; call++)
+        known_calls.originals[1][call] = dlsym(library, names[call]);
+    if (library != NULL)
+        dlclose(library);
 }
 
 /* Watch this library alone, or all: then those that were left out are new again. */
