@@ -138,6 +138,9 @@ void sonde_native_thread_serve(const sonde_native_work *work);
 /* Make every native thread look at its control page now. */
 void sonde_native_threads_ring(void);
 
+/* Have `run` called in the main thread, with the GIL, when `waits` says so in a turn of the native thread. */
+void sonde_native_errand(int (*waits)(void), void (*run)(void));
+
 /* Before a fork: keep every native thread from its next turn, so that a child does not inherit half
  * of something. After it: let them go on. With the GIL. */
 void sonde_native_threads_rest(void);

@@ -5,7 +5,6 @@
  */
 #include "binding/binding.h"
 #include "binding/nudge.h"
-#include "heap/heap_binding.h"
 #include "kernel/filter.h"
 #include "kernel/fork.h"
 #include "kernel/map_guard.h"
@@ -121,6 +120,24 @@ static PyObject *call_obey(NativeThreadObject *self)
     return result;
 }
 
+/* Something that a source has to do in the main thread from time to time. */
+static struct {
+    int (*waits)(void); /* atomic, like the other */
+    void (*run)(void);
+} errand;
+
+void sonde_native_errand(int (*waits)(void), void (*run)(void))
+{
+    sonde_store_relaxed(&errand.run, run);
+    sonde_store_release(&errand.waits, waits);
+}
+
+static int errand_waits(void)
+{
+    int (*waits)(void) = sonde_load_acquire(&errand.waits);
+    return waits != NULL && waits();
+}
+
 static int run_obey(void *arg)
 {
     NativeThreadObject *self = arg;
@@ -128,7 +145,8 @@ static int run_obey(void *arg)
     Py_INCREF(self); /* obey may stop and drop this object */
     if (!sonde_load_acquire(&self->leave)) {
         self->is_obeying = 1;
-        sonde_heap_look();
+        if (sonde_load_relaxed(&errand.run) != NULL)
+            errand.run();
         PyObject *result = call_obey(self);
         self->is_obeying = 0;
         /* obey catches its own exceptions; any other is the program's, such as a Ctrl-C just now. */
@@ -149,7 +167,7 @@ static int wants_python(NativeThreadObject *self)
 {
     const sonde_control *page = self->page;
     return sonde_load_acquire(&self->upkeep.unreported) || sonde_load_acquire(&page->stop) ||
-           sonde_load_acquire(&page->asked) != sonde_load_acquire(&page->obeyed) || sonde_heap_wants_look();
+           sonde_load_acquire(&page->asked) != sonde_load_acquire(&page->obeyed) || errand_waits();
 }
 
 /* Make Python see a call that has waited too long. Returns how long to sleep at most. */

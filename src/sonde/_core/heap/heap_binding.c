@@ -123,13 +123,14 @@ static PyObject *heap_stop(HeapObject *self, PyObject *Py_UNUSED(none))
     Py_RETURN_NONE;
 }
 
-int sonde_heap_wants_look(void)
+/* Were libraries loaded whose memory is to be seen? */
+static int wants_look(void)
 {
     return sonde_load_relaxed(&is_watching) && sonde_heap_has_drawn() && sonde_libraries_changed();
 }
 
 /* A look opens a file and changes pages: a filter of system calls that has come since may end the program for that. */
-void sonde_heap_look(void)
+static void look_for_libraries(void)
 {
     if (is_watching && watching_forks == sonde_forks && sonde_libraries_changed() && !sonde_has_later_filter())
         (void)sonde_libraries_take(watched);
@@ -148,6 +149,7 @@ static PyObject *heap_add_libraries(HeapObject *self, PyObject *args)
         return sonde_raise(taken, "slots of libraries");
     watching_forks = sonde_forks;
     sonde_store_relaxed(&is_watching, 1);
+    sonde_native_errand(wants_look, look_for_libraries);
     return PyLong_FromLong(taken);
 }
 
@@ -210,8 +212,6 @@ static PyObject *heap_start(HeapObject *Py_UNUSED(self), PyObject *Py_UNUSED(arg
 }
 
 static PyObject *heap_stop(HeapObject *Py_UNUSED(self), PyObject *Py_UNUSED(none)) { Py_RETURN_NONE; }
-int sonde_heap_wants_look(void) { return 0; }
-void sonde_heap_look(void) {}
 static PyObject *heap_add_libraries(HeapObject *Py_UNUSED(self), PyObject *Py_UNUSED(args))
 {
     return PyLong_FromLong(0);

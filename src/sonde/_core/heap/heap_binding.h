@@ -6,10 +6,4 @@
 
 extern PyTypeObject sonde_HeapType;
 
-/* Were libraries loaded whose memory is to be seen? Asked in the turns of the native thread. */
-int sonde_heap_wants_look(void);
-
-/* See to them: in the main thread, with the GIL. */
-void sonde_heap_look(void);
-
 #endif
