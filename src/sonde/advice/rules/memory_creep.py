@@ -137,9 +137,10 @@ _SPREAD = (
     "that do are called, and often one caller keeps what all of them make"
 )
 _OUTSIDE = (
-    "what libraries with an allocator of their own hold (Arrow, polars), and what the C library "
-    "cannot give back to Linux, does not count as the heap: look for what is kept of such a "
-    "library, and if nothing is, try MALLOC_ARENA_MAX=2 against fragmentation"
+    "a look that nobody asked for sees only NumPy and PyTorch of all C libraries: "
+    "`sonde config {pid} source.heap=on` shows the lines of the others too, except those with an "
+    "allocator of their own (Arrow, polars); if nothing is kept there, try MALLOC_ARENA_MAX=2 "
+    "against fragmentation"
 )
 _LEAST_GROWN = 3e6  # bytes while the heap was recorded; of less nobody can say where it went
 _HEAP_SHARE = 0.5  # of the growth: from there on it is what the heap shows that grows
@@ -220,4 +221,6 @@ def _judge_look(row: Any, limits: Limits) -> _Look | None:
         return _Look(title, _DROP.format(pid=row.pid), place, evidence)
     if heap >= grown * _HEAP_SHARE:
         return _Look(f"{_GROWS}, at many lines", _SPREAD.format(pid=row.pid), "", evidence)
-    return _Look(f"{_GROWS}, outside of the heap that sonde sees", _OUTSIDE, "", evidence)
+    return _Look(
+        f"{_GROWS}, outside of the heap that sonde sees", _OUTSIDE.format(pid=row.pid), "", evidence
+    )
