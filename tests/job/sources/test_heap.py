@@ -151,7 +151,7 @@ CHURNS = """
 import numpy, sonde
 sonde.start(collector="off", source_heap="on", **settings)
 def churn():
-    for _ in range(60_000):
+    for _ in range(600_000):
         numpy.empty(100_000, numpy.uint8)
 churn()
 sonde.stop()
@@ -172,12 +172,12 @@ def test_a_program_that_allocates_fast_gets_fewer_samples_unless_told_how_many(
         root,
         "SELECT MAX(samples) AS samples, MAX(every_bytes) AS every FROM python.heap_sampling",
     )
-    # 6 GB, of which 512 KiB are less than a microsecond's work: samples would take most of the time.
+    # 60 GB, of which 512 KiB are less than a microsecond's work: samples would take most of the time.
     if settings:
-        assert row["every"] == 2**19 and row["samples"] > 10_000
+        assert row["every"] == 2**19 and row["samples"] > 100_000
     else:
-        assert row["every"] > 2**19 and row["samples"] < 8_000
-    assert churned["bytes"] == pytest.approx(60_000 * 100_000, rel=0.1 if settings else 0.6)
+        assert row["every"] > 2**19 and row["samples"] < 50_000
+    assert churned["bytes"] == pytest.approx(600_000 * 100_000, rel=0.1 if settings else 0.6)
 
 
 HARM = (
