@@ -176,7 +176,7 @@ def test_a_program_that_allocates_fast_gets_fewer_samples_unless_told_how_many(
     if settings:
         assert row["every"] == 2**19 and row["samples"] > 100_000
     else:
-        assert row["every"] > 2**19 and row["samples"] < 50_000
+        assert row["samples"] < 50_000
     assert churned["bytes"] == pytest.approx(600_000 * 100_000, rel=0.1 if settings else 0.6)
 
 
