@@ -26,7 +26,7 @@ static __thread struct {
 static void *(*torch_alloc)(size_t);
 static void (*torch_free)(void *);
 
-/* Is this block to be sampled, or has it to be drawn anew which will be? */
+/* May this block be sampled, or must the thread draw its next sample anew? confirm() knows. */
 static inline int is_drawn(size_t size)
 {
     of_thread.left -= (int64_t)size;

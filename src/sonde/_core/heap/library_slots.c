@@ -303,8 +303,8 @@ static int find_own(struct dl_phdr_info *info, size_t Py_UNUSED(size), void *con
     return 1;
 }
 
-/* While our own library is loaded: dlsym() would wait for whoever loads another one, perhaps for its constructor,
- * which perhaps waits for the GIL. */
+/* The functions are looked up while our own library is loaded. Later, dlsym() would wait for whoever loads another
+ * one, perhaps for its constructor, which perhaps waits for the GIL. */
 static library_look known_calls;
 
 __attribute__((constructor)) static void find_calls(void)
