@@ -41,7 +41,7 @@ def test_a_moment_is_shown_in_utc() -> None:
 @pytest.mark.parametrize(
     ("count", "shown"),
     [(0, "0 B"), (1023, "1023 B"), (1536, "1.5 KiB"), (-2048, "-2 KiB"), (3.25 * 2**20, "3.25 MiB"),
-     (5 * 2**50, "5120 TiB"), (None, "unknown")],
+     (5 * 2**50, "5120 TiB"), (None, "\N{EN DASH}")],
 )  # fmt: skip
 def test_a_size_has_its_unit(count: float | None, shown: str) -> None:
     assert words.show_bytes(count) == shown
@@ -76,9 +76,9 @@ def test_a_number_is_whole_if_it_can_be(value: float, shown: str) -> None:
 
 
 def test_a_share_of_nothing_is_no_error() -> None:
-    assert (words.show_share(1, 0), words.find_pct(1, 0)) == ("-", 0.0)
+    assert (words.show_share(1, 0), words.find_pct(1, 0)) == ("\N{EN DASH}", 0.0)
     assert (words.show_share(1, 3), words.show_pct(100 / 3)) == ("33.3", "33.3 %")
-    assert words.show_pct(None) == "unknown"
+    assert words.show_pct(None) == "\N{EN DASH}"
 
 
 def test_a_bar_is_exact_to_an_eighth() -> None:

@@ -59,6 +59,8 @@ class Heap:
 class ChainedHook:
     listener: Callable[..., object] | None
     previous: Callable[..., object]
+    @property
+    def function(self) -> Any: ...
     def __init__(
         self, listener: Callable[..., object] | None, previous: Callable[..., object]
     ) -> None: ...

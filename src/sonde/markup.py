@@ -5,6 +5,8 @@ from __future__ import annotations
 from collections.abc import Iterable, Sequence
 from html import escape
 
+from sonde.words import MISSING
+
 _BAR = "display:inline-block;height:.7em;background:#d9730d;border-radius:2px"
 _COLOURS = {"critical": "#b3261e", "warning": "#8a5300", "info": "#0b62c4"}
 _LONGEST = 300  # characters of a cell
@@ -62,7 +64,7 @@ def _find_side(value: object) -> str:
 
 def _show(value: object) -> str:
     if value is None:
-        return "-"
+        return MISSING
     text = f"{value:,}" if isinstance(value, int) else str(value)
     # What cannot be printed is written out; a text that runs backwards stays in its cell.
     text = "".join(c if c.isprintable() else c.encode("unicode_escape").decode() for c in text)

@@ -9,7 +9,7 @@ TYPE_CHECKING = False
 if TYPE_CHECKING:
     from collections.abc import Iterable
 
-MISSING = "-"
+MISSING = "\N{EN DASH}"
 _DURATIONS = (("s", 1e9), ("ms", 1e6), ("µs", 1e3))
 _COUNTS = (("G", 10**9), ("M", 10**6), ("k", 10**3))
 _EXACT = 2**53  # every whole number below it is a float
@@ -57,7 +57,7 @@ def show_moment(wall_ns: int) -> str:
 def show_bytes(count: float | None, per: str = "") -> str:
     """Return a size with its unit: `1.5 KiB`; `per` makes it a rate: `1.5 KiB/s`."""
     if count is None:
-        return "unknown"
+        return MISSING
     size, unit = float(count), "B"
     for larger in ("KiB", "MiB", "GiB", "TiB"):
         if abs(size) < 1024:
@@ -99,7 +99,7 @@ def find_pct(part: float, whole: float) -> float:
 
 def show_pct(percent: float | None) -> str:
     """Return `43.2 %`."""
-    return "unknown" if percent is None else f"{percent:.1f} %"
+    return MISSING if percent is None else f"{percent:.1f} %"
 
 
 def show_share(part: float, whole: float) -> str:

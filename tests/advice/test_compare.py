@@ -6,8 +6,10 @@ import cProfile
 import json
 import os
 import random
+import shutil
 import subprocess
 import sys
+from dataclasses import replace
 from types import SimpleNamespace
 
 import pyarrow as pa
@@ -20,6 +22,7 @@ from sonde.advice.compare import (
     _doubt_gains,
     compare,
     match_keys,
+    order_code,
     read_changes,
     split_target,
     weigh,
@@ -69,6 +72,15 @@ def test_a_slower_part_is_told_with_its_size(root) -> None:
     assert wait.change == pytest.approx(20, abs=0.5) and wait.low < 20 < wait.high
     assert find(found, "backward").verdict == "same"
     assert compare(after, before).verdict == "better"
+
+
+def test_two_copies_of_one_recording_are_told_as_such(root, sonde_cli) -> None:
+    folder = record(40, torch_step=steps(0.02))
+    copy = f"{folder}-copy"
+    shutil.copytree(folder, copy)
+    for target in (folder, copy):
+        done = sonde_cli("compare", folder, target)
+        assert done.stdout.startswith("nothing changed: both are the same recording\n")
 
 
 def test_the_same_job_twice_is_the_same(root) -> None:
@@ -291,6 +303,21 @@ def test_waiting_is_told_by_function_and_by_kind_and_rest_is_none() -> None:
     assert kind.before == 0 and kind.verdict == "worse"
     assert rows["waiting for the end of a sleep"].verdict == "worse"
     assert rows["waiting"].after == pytest.approx(70, abs=0.7)
+
+
+def test_the_function_that_waits_stands_before_the_kind_of_wait_that_it_is_part_of() -> None:
+    cut = Period(0, 1.0, 20, 0.0, "FALSE", 20.0)
+    sides = [Waiting(fetch=0.1, rest=0.7), Waiting(fetch=0.5, rest=0.3)]
+    rows = [row for row in read_changes([(side, cut) for side in sides])[0] if row[1].is_keyed]
+    names = [row.name for row in order_code(rows)]
+    assert names == ["fetch (load.py), waiting", "waiting for the end of a sleep"]
+    (fetch, measure), (kind, sums) = (
+        next(row for row in rows if row[0].name == name) for name in names
+    )
+    other = replace(fetch, name="other", before=10.0, after=40.0)
+    apart = replace(kind, name="many small ones", before=0.0, after=90.0)
+    ranked = order_code([(other, measure), (kind, sums), (apart, sums), (fetch, measure)])
+    assert [row.name for row in ranked] == ["many small ones", *names, "other"]
 
 
 def test_a_wait_that_is_new_is_told_with_its_function() -> None:

@@ -183,3 +183,20 @@ def test_a_task_that_waits_for_ever_is_told_nothing_and_one_before_a_full_queue_
     assert not await_often([("serve", "/job/app.py", 30, 28), READ], 1, ended=0).instead
     put = ("Queue.put", f"{STANDARD}/asyncio/queues.py", 125, 110)
     assert "is too slow" in await_often([("make", "/job/app.py", 30, 28), put], 9).instead
+
+
+def grow(shares: list[float]) -> str:
+    """What is said of a line that takes these shares of each second."""
+    recording = FakeRecording()
+    for second, share in enumerate(shares):
+        recording.see([MAIN], 1000 * second + 500, wall=1000 * share, cpu=1000 * share)
+        recording.see([MAIN, ITEM], 1000 * second + 900, wall=1000 - 1000 * share, cpu=10)
+    found = find(recording, len(shares))
+    return next(place.facts for place in found if place.func == "main")
+
+
+def test_what_takes_more_and_more_grows_and_what_begins_late_does_not() -> None:
+    assert "grows: " in grow([second / 30 for second in range(30)])
+    assert "grows: " in grow([(second / 30) ** 3 for second in range(30)])
+    for begins in range(2, 26):
+        assert "grows" not in grow([0.9 if second >= begins else 0.001 for second in range(30)])

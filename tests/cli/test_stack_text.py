@@ -72,6 +72,25 @@ def test_how_a_server_calls_its_application_is_one_line_unless_it_is_asked_for()
         assert len(list(text.draw_threads([make(1, "a", whole)], {}))) == 2 + len(whole)
 
 
+def test_what_only_runs_a_program_is_left_out_unless_it_is_all_there_is() -> None:
+    launch = [
+        StackFrame("_run_code", "<frozen runpy>", 88, 0),
+        StackFrame("_run_module_as_main", "<frozen runpy>", 198, 0),
+    ]
+    spawned = [
+        StackFrame("BaseProcess.run", f"{STANDARD}/multiprocessing/process.py", 108, 0),
+        StackFrame("_main", f"{STANDARD}/multiprocessing/spawn.py", 135, 0),
+        StackFrame("<module>", "<string>", 1, 0),
+    ]
+    own = StackFrame("main", "/job/app/__main__.py", 9, 0)
+    text = StackText(Painter(coloured=False), "/job", 0, all_frames=False)
+    for start in (launch, spawned):
+        lines = list(text.draw_threads([make(1, "MainThread", [own, *start])], {}))
+        assert lines[2:] == ["    main (app/__main__.py:9)"]
+        assert len(draw(make(1, "MainThread", [own, *start]))) == 3 + len(start)
+        assert len(list(text.draw_threads([make(1, "MainThread", start)], {}))) == 2 + len(start)
+
+
 def test_frames_of_sonde_between_those_of_the_program_are_not_shown() -> None:
     ours = StackFrame(
         "get_response", "/v/lib/python3.12/site-packages/sonde/job/sources/request.py", 8, 0

@@ -133,7 +133,7 @@ def compare(before: str, after: str, *, keeps_memory: bool = False) -> Compariso
         runs_s = None if has_window else find_runs(sides_read)
         rows, missing = read_changes(sides_read, runs_s, owners)
         rows = _doubt_gains(rows)
-        code = [row for row, measure in rows if measure.is_keyed]
+        code = order_code([(row, measure) for row, measure in rows if measure.is_keyed])
         sides = [Side(words, cut.start_ns, cut.end_ns, cut.count) for words, _, cut in found]
     finally:
         for _, recording, _ in found:
@@ -144,12 +144,26 @@ def compare(before: str, after: str, *, keeps_memory: bool = False) -> Compariso
         sides[0],
         sides[1],
         [row for row, measure in rows if not measure.is_keyed],
-        sorted(code, key=lambda row: -abs(row.change)),
+        code,
         [finding for rule, finding in second.items() if rule not in first],
         [finding for rule, finding in first.items() if rule not in second],
         missing,
         {row.name: alone[row.name] for row in code if row.verdict == WORSE and row.name in alone},
     )
+
+
+def order_code(rows: Sequence[tuple[Change, Measure]]) -> list[Change]:
+    """Return what changed in the code, the most first; a kind of wait, which is a sum, comes after
+    the function that most of it was in."""
+    waits = [change for change, measure in rows if measure.name == compare_waits.WAITING_IN.name]
+
+    def rank(row: tuple[Change, Measure]) -> tuple[float, bool]:
+        change, measure = row
+        size, is_sum = abs(change.change), measure.name == compare_waits.WAITING_FOR.name
+        parts = [abs(one.change) for one in waits if is_sum and one.change * change.change > 0]
+        return -max((part for part in parts if size / 2 <= part <= size), default=size), is_sum
+
+    return [change for change, _measure in sorted(rows, key=rank)]
 
 
 def split_target(words: str) -> tuple[str, str | None, str | None]:

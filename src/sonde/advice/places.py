@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
+from statistics import fmean
 from typing import Any
 
 from sonde.advice.device_places import mark_device
@@ -33,7 +34,7 @@ WITH wanted AS MATERIALIZED (
   FROM (SELECT string_split(unnest(string_split('{wanted}', ';')), ' ') AS word)),
 seen AS (
   SELECT place, host, pid, thread, t_ns, wall_ns, wait, is_waiting,
-         LEAST(2, (epoch_us(ts) - {start_us}) * 3 // {length_us})::INT AS part,
+         LEAST({last}, (epoch_us(ts) - {start_us}) * {parts} // {length_us})::INT AS part,
          CASE WHEN samples = 1 THEN 1 ELSE 0 END AS is_new
   FROM python.stack_sample JOIN wanted USING (stack)
   WHERE {inside} AND is_waiting = (idle OR COALESCE(call, '') = 'time.sleep')),
@@ -48,8 +49,7 @@ length AS (
   SELECT place, COUNT(*) AS waits, QUANTILE_CONT(wall_ns, [0.2, 0.5, 0.8]) AS lengths_ns
   FROM single GROUP BY place),
 whole AS (
-  SELECT place, COALESCE(SUM(wall_ns) FILTER (part = 0), 0)::DOUBLE AS first_ns,
-         COALESCE(SUM(wall_ns) FILTER (part = 2), 0)::DOUBLE AS last_ns,
+  SELECT place, [{sums}] AS parts_ns,
          COUNT(DISTINCT (host, pid)) AS processes, COUNT(DISTINCT (host, pid, thread)) AS threads,
          ANY_VALUE(host) AS host, ANY_VALUE(pid) AS pid
   FROM seen GROUP BY place),
@@ -62,6 +62,9 @@ _MOST_STACKS = 200  # of a place, the heaviest, that are looked at
 _FEWEST_WAITS = 10
 _FEWEST_OTHERS = 2  # processes that work alike, from which on one that differs is told
 _GROWN, _GROWN_PCT = 2.0, 20.0  # times as much at the end, and so many points of the time more
+_PARTS = 6  # of the time, for what grows
+_BEGINS = 0.85  # of the growth, in two parts side by side: it has begun, or become another phase
+_SUM = "COALESCE(SUM(wall_ns) FILTER (part = {}), 0)::DOUBLE"
 _DEEP = 5  # frames of one function in a stack, from which it calls itself
 # How long a wait for a delayed acknowledgement usually lasts, in Linux, and how far single ones may
 # be from that: when they begin and end is known to a sample.
@@ -160,6 +163,7 @@ def _read_facts(
     sql = _FACTS.format(
         wanted=";".join(wanted), inside=make_inside(window), start_us=window.since_ns // 1000,
         length_us=max(1, (window.until_ns - window.since_ns) // 1000),
+        parts=_PARTS, last=_PARTS - 1, sums=", ".join(map(_SUM.format, range(_PARTS))),
     )  # fmt: skip
     return {row["place"]: row for row in recording.query(sql).to_pylist()}
 
@@ -200,10 +204,10 @@ def _describe(
     if depth >= _DEEP and place.state == "working":
         facts.append(f"calls itself, {depth} deep")
         instead = _RECURSION
-    part_ns = (window.until_ns - window.since_ns) / 3 * row["threads"]
-    first_pct, last_pct = 100 * row["first_ns"] / part_ns, 100 * row["last_ns"] / part_ns
-    if last_pct >= max(_GROWN * first_pct, first_pct + _GROWN_PCT):
-        facts.append(f"grows: {first_pct:.0f} % of the first third, {last_pct:.0f} % of the last")
+    part_ns = (window.until_ns - window.since_ns) / _PARTS * row["threads"]
+    grown = _describe_growth([100 * ns / part_ns for ns in row["parts_ns"]])
+    if grown:
+        facts.append(grown)
         instead = f"{_GROWS}; {instead}" if instead else _GROWS
     if place.state == "waiting" and (row["waits"] or 0) >= _FEWEST_WAITS:
         low_ns, usual_ns, high_ns = row["lengths_ns"]
@@ -217,6 +221,21 @@ def _describe(
     elif row["threads"] > 1:
         facts.append(f"in {row['threads']} threads")
     return replace(place, facts=", ".join(facts), instead=instead)
+
+
+def _describe_growth(shares_pct: Sequence[float]) -> str:
+    """Return that a place takes more and more of the time; nothing if it has only begun to."""
+    third = len(shares_pct) // 3
+    first_pct, last_pct = fmean(shares_pct[:third]), fmean(shares_pct[-third:])
+    if last_pct < max(_GROWN * first_pct, first_pct + _GROWN_PCT):
+        return ""
+    rise_pct = max(shares_pct) - shares_pct[0]
+    steepest_pct = max(
+        after - before for before, after in zip(shares_pct, shares_pct[2:], strict=False)
+    )
+    if steepest_pct >= _BEGINS * rise_pct:
+        return ""
+    return f"grows: {first_pct:.0f} % of the first third, {last_pct:.0f} % of the last"
 
 
 def _tell_repeated(place: HotPlace, tree: CodeTree) -> HotPlace:

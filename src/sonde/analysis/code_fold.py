@@ -11,6 +11,7 @@ from sonde.analysis.code_names import (
     MINE,
     PYTHON,
     SONDE,
+    is_around,
     is_ours,
     name_c_call,
     name_call,
@@ -19,11 +20,6 @@ from sonde.analysis.code_names import (
 )
 from sonde.analysis.profile import Place, ProfileFrame
 from sonde.session.stack_table import is_native_place
-
-# What runs before any program does: nobody asks for it.
-_AROUND = ("threading", "runpy", "_pyrepl", "asyncio.threads", "concurrent.futures.thread",
-           "multiprocessing.", "torch.distributed.run", "torch.distributed.launcher",
-           "torch.distributed.elastic.")  # fmt: skip
 
 _IMPORTER = "<frozen importlib"  # how the files of Python's import system begin
 _FINDING = "importing modules"  # what Python itself does, before a module runs
@@ -134,7 +130,7 @@ class _Folding:
 
     def _call(self, frame: ProfileFrame, owner: str) -> None:
         module = name_module(frame.file)
-        if not self.steps and _is_around(module):
+        if not self.steps and is_around(module):
             return
         package = module.partition(".")[0] if self._by_package else "any"
         name = name_call(frame.func, frame.file)
@@ -157,9 +153,3 @@ class _Folding:
         if self._imports:
             self.steps.append(Step(_FINDING, PYTHON, *self._caller, 0))
         return self.steps or [Step("(around the program)", LIBRARY, "", 0, 0)]
-
-
-def _is_around(module: str) -> bool:
-    return any(
-        module == name or (name.endswith(".") and module.startswith(name)) for name in _AROUND
-    )

@@ -16,6 +16,11 @@ MINE, LIBRARY, PYTHON, SONDE = "mine", "library", "python", "sonde"
 WRAPPERS = ("wrapper", "inner", "wrapped", "_call_impl", "_wrapped_call_impl", "__call__",
             "decorate_context", "_fn")  # fmt: skip
 
+# What runs before any program does: nobody asks for it.
+_AROUND = ("threading", "runpy", "_pyrepl", "asyncio.threads", "concurrent.futures.thread",
+           "multiprocessing.", "torch.distributed.run", "torch.distributed.launcher",
+           "torch.distributed.elastic.")  # fmt: skip
+
 _OURS, _PACKAGES, _STANDARD = (re.compile(each) for each in (OURS, PACKAGES, STANDARD))
 _LAUNCHER = re.compile(r".*/bin/[^/.]+$")  # torchrun, gunicorn: a few lines that pip wrote
 _NATIVE = re.compile(r".*\.so(?:\.[\w.]+)?$|<memory>$")
@@ -51,6 +56,29 @@ def name_module(file: str) -> str:
     path = shorten_file(file)
     name = path.removesuffix(".py").removesuffix("/__init__").replace("/", ".")
     return name.rpartition(".")[2] if find_owner(file) == MINE else name
+
+
+def is_around(module: str) -> bool:
+    """Return whether a module only runs what the user has written: `runpy`, a thread's start."""
+    return any(
+        module == name or (name.endswith(".") and module.startswith(name)) for name in _AROUND
+    )
+
+
+def count_start(files: Sequence[str]) -> int:
+    """Return how many of the outermost frames of a stack, whose files are given root first, only
+    run the program; none if there is nothing else."""
+    count = 0
+    while count < len(files) and _is_start(files, count):
+        count += 1
+    return count if count < len(files) else 0
+
+
+def _is_start(files: Sequence[str], at: int) -> bool:
+    if files[at] == "<string>":  # what multiprocessing gives to `python -c`
+        return at + 1 < len(files) and name_module(files[at + 1]).startswith("multiprocessing.")
+    owner = find_owner(files[at])
+    return owner == SONDE or (owner != MINE and is_around(name_module(files[at])))
 
 
 class _Named(Protocol):

@@ -10,7 +10,15 @@ import json
 from collections.abc import Iterable, Iterator, Sequence
 from typing import Any, NamedTuple
 
-from sonde.analysis.code_names import MINE, WRAPPERS, find_owner, is_ours, name_call, shorten_file
+from sonde.analysis.code_names import (
+    MINE,
+    WRAPPERS,
+    count_start,
+    find_owner,
+    is_ours,
+    name_call,
+    shorten_file,
+)
 
 Row = dict[str, Any]
 Frame = tuple[str, str, int]  # function, file, line
@@ -95,7 +103,12 @@ def _key(member: RankThread) -> tuple[str, int]:
 
 def merge_stacks(places: Sequence[SharedPlace]) -> TreeNode:
     """Merge stacks into one tree; its root has no frames unless all stacks begin alike."""
-    return _merge([(place.frames[::-1], place.members) for place in places], 0)
+    return _merge([(_skip_start(place.frames[::-1]), place.members) for place in places], 0)
+
+
+def _skip_start(frames: tuple[Frame, ...]) -> tuple[Frame, ...]:
+    """Return a stack, root first, without what only runs the program."""
+    return frames[count_start([file for _func, file, _line in frames]) :]
 
 
 def _merge(stacks: Sequence[tuple[tuple[Frame, ...], list[RankThread]]], depth: int) -> TreeNode:

@@ -11,10 +11,9 @@ from sonde import environ
 from sonde.analysis.awaits import Await
 from sonde.analysis.code_names import shorten_file
 from sonde.analysis.source_lines import read_source
-from sonde.cli._table import NULL
 from sonde.cli._tree_text import cut_text
 from sonde.session import Session
-from sonde.words import clean, show_duration
+from sonde.words import MISSING, clean, show_duration
 
 _MOST = 6  # places
 _PART = 0.01  # of all that was awaited: less is left out
@@ -33,7 +32,7 @@ def draw_awaits(awaits: Sequence[Await], session: Session, file: IO[str]) -> Non
     names = [clean(one.func.rpartition("<locals>.")[2]) for one in shown]
     name_room, place_room = max(map(len, names)), max(map(len, places))
     for one, name, place in zip(shown, names, places, strict=True):
-        each = NULL if one.wait_ns is None else show_duration(one.wait_ns)
+        each = MISSING if one.wait_ns is None else show_duration(one.wait_ns)
         times = f"{show_duration(one.awaited_ns):>8}  {each:>8}"
         left = f"{times}  {name:<{name_room}}  {place:<{place_room}}  "
         source = cut_text(_find_source(one, session) or f"await {one.awaited}", width - len(left))

@@ -210,8 +210,22 @@ def add_by(parser: argparse._ActionsContainer, default: str | None = "wall") -> 
 
 def add_limit(parser: argparse._ActionsContainer, default: int, what: str) -> None:
     """Add --limit: how many lines are shown."""
-    parser.add_argument("-n", "--limit", type=int, default=default, metavar="N",
-                        help=f"show at most N {what} (default: %(default)s)")  # fmt: skip
+    add_count(parser, "-n", "--limit", what=f"show at most N {what}; 0 is all (default: {default})",
+              least=0, default=default)  # fmt: skip
+
+
+def add_count(
+    parser: argparse._ActionsContainer, *names: str, what: str, least: int,
+    default: int | None = None,
+) -> None:  # fmt: skip
+    """Add an option that is a whole number, `least` or more."""
+
+    def read(text: str) -> int:
+        if not text.strip().isdecimal() or int(text) < least:
+            raise ConfigError(f"{names[-1]} {text} is no count: write a whole number from {least}")
+        return int(text)
+
+    parser.add_argument(*names, type=read, default=default, metavar="N", help=what)
 
 
 def add_settings(parser: argparse.ArgumentParser) -> None:

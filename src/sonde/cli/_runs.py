@@ -82,10 +82,10 @@ def show_result(result: Result, args: argparse.Namespace) -> int:
         export_result(result, path, args.to, args.by)
         print(path)
     elif args.format == "json":
-        rows = result.table(args.by, args.limit)
+        rows = result.table(args.by, args.limit or None)
         print(json.dumps({**result.describe(), "functions": rows}, indent=1))
     else:
-        for at, line in enumerate(result.show(args.by, args.limit).splitlines()):
+        for at, line in enumerate(result.show(args.by, args.limit or None).splitlines()):
             print(fill(line, sys.stdout, " " * (4 if at else 2)))
     return 0
 

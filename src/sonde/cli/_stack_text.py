@@ -6,7 +6,14 @@ import os
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from textwrap import wrap
 
-from sonde.analysis.code_names import MINE, SONDE, find_owner, name_module, shorten_file
+from sonde.analysis.code_names import (
+    MINE,
+    SONDE,
+    count_start,
+    find_owner,
+    name_module,
+    shorten_file,
+)
 from sonde.analysis.source_lines import read_source
 from sonde.analysis.wait_words import describe_lock, describe_wait
 from sonde.attach.native_names import shorten_name
@@ -70,7 +77,11 @@ class StackText:
             title, whose = _name(group)
             yield from self.draw_head(title, f"{whose}  {self._describe(group, names)}")
             frames_shown = _skip_start(pick_frames(group[0].frames))
-            callers = 0 if self._all_frames else _count_callers(frames_shown)
+            callers = 0
+            if not self._all_frames:
+                start = count_start([frame.file for frame in reversed(frames_shown)])
+                frames_shown = frames_shown[: len(frames_shown) - start]
+                callers = _count_callers(frames_shown)
             for depth, frame in enumerate(frames_shown[: len(frames_shown) - callers]):
                 if depth and find_owner(frame.file) == SONDE:
                     continue  # between the program's own: it only calls on

@@ -16,7 +16,7 @@ from typing import IO, TYPE_CHECKING, Any
 from sonde import environ
 from sonde.cli import _pager, _terminal
 from sonde.errors import Error
-from sonde.words import clean, make_utf8
+from sonde.words import MISSING, clean, make_utf8
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -27,7 +27,6 @@ _TEXTS = ("csv", "json")
 _MOST_ROWS = 1000  # on a terminal; a pipe or a file gets them all
 _NARROWEST = 10
 _MOST_NAMES = 4  # of columns that found no room
-NULL = "\N{EN DASH}"
 
 
 def write_rows(rows: pa.Table, form: str, output: str | None) -> None:
@@ -310,7 +309,7 @@ def draw_table(
     file.write(f"{bold}{head.rstrip()}{plain}\n")
     for at, row in enumerate(cells):
         shown = [
-            f"{dim}{_pad(cell, *form)}{plain}" if cell == NULL else _pad(cell, *form)
+            f"{dim}{_pad(cell, *form)}{plain}" if cell == MISSING else _pad(cell, *form)
             for cell, form in zip(row, shape, strict=False)  # without those that are left out
         ]
         if colour and paint:
@@ -392,7 +391,7 @@ def _pad(text: str, width: int, right: bool) -> str:
 
 def _show(value: object) -> str:
     if value is None:
-        return NULL
+        return MISSING
     if isinstance(value, float):
         return f"{value:.6g}" if math.isfinite(value) else str(value)
     if isinstance(value, datetime.datetime):

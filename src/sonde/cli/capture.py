@@ -30,7 +30,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     _options.add_target(parser, "the live recording; of a job all ranks are captured at once",
                         cluster=True)  # fmt: skip
     how = parser.add_mutually_exclusive_group()
-    how.add_argument("--steps", type=int, metavar="N", help="how many steps (default: 3)")
+    _options.add_count(how, "--steps", what="how many steps (default: 3)", least=1)
     _options.add_span(how, "-d", "--duration",
                       what="a length of time instead, for programs without steps")  # fmt: skip
     _options.add_timeout(parser, "60s", "how long to wait for a step")

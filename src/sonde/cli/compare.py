@@ -109,6 +109,8 @@ def _draw_all(found: Comparison, everything: bool, file: IO[str]) -> None:
 
 def _describe_comparison(found: Comparison) -> str:
     """Return the verdict in a sentence."""
+    if _is_one(found):
+        return "nothing changed: both are the same recording"
     step = next((row for row in found.changes if row.name in ("step", "run")), None)
     if step is not None and step.change_pct is not None:
         words = {WORSE: "slower", BETTER: "faster", UNCLEAR: "unclear: the noise is larger",
@@ -122,12 +124,19 @@ def _describe_comparison(found: Comparison) -> str:
     count = sum(row.verdict in (WORSE, BETTER, OTHER) for row in found.changes)
     if not found.changes:
         return "nothing can be compared: " + "; ".join(found.missing[:3])
-    counted = f"{count} of {len(found.changes)} numbers changed by more than noise"
+    counted = f"{count or 'none'} of {len(found.changes)} numbers changed by more than noise"
     judged = [row for row in (*found.code, *found.changes) if row.verdict in (WORSE, BETTER)]
     most = next(iter(judged or (row for row in found.code if row.verdict == OTHER)), None)
     if most is None:
         return counted
     return f"{counted}; most: {clean(most.name)}, {_show_sides(most)}"
+
+
+def _is_one(found: Comparison) -> bool:
+    """Return whether both sides are the same stretch of one recording, or of copies of it."""
+    before, after = found.before, found.after
+    is_same_time = (before.start_ns, before.end_ns) == (after.start_ns, after.end_ns)
+    return is_same_time and not any(row.change for row in (*found.changes, *found.code))
 
 
 def _describe_requests(found: Comparison) -> str:

@@ -25,7 +25,15 @@ from sonde.cli._watch import watch
 from sonde.errors import ConfigError
 from sonde.session.missing_names import describe_missing_names
 from sonde.store.recording import Recording, open_recording
-from sonde.words import clean, show_bar, show_curve, show_duration, show_moment, show_number
+from sonde.words import (
+    MISSING,
+    clean,
+    show_bar,
+    show_curve,
+    show_duration,
+    show_moment,
+    show_number,
+)
 
 _BAR = 10
 GROUP = "ask"
@@ -155,7 +163,10 @@ def _draw_block(lines: Sequence[Any], columns: list[_Column], file: IO[str]) -> 
         colour = columns[column].colour
         return f"{colour}{cell}\x1b[0m" if colour else cell
 
-    rows = [[column.show(line) for column in columns] for line in lines]
+    rows = [
+        [column.show(line) or (MISSING if column.right else "") for column in columns]
+        for line in lines
+    ]
     _table.draw_table([column.name for column in columns], rows, file,
                      [column.right for column in columns], paint)  # fmt: skip
 

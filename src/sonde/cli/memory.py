@@ -55,7 +55,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     )  # fmt: skip
     parser.add_argument("--lines", action="store_true",
                         help="a list of lines instead of the tree")  # fmt: skip
-    _options.add_limit(parser, 30, "lines; 0 is all")
+    _options.add_limit(parser, 30, "lines")
     parser.add_argument(
         "--mine", metavar="PATTERN", action="append", default=[],
         help="files that count as your own code, like '*/site-packages/myapp/*'; may be repeated",

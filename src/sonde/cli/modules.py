@@ -36,7 +36,15 @@ from sonde.cli.export import name_file, write_stdout
 from sonde.errors import ConfigError
 from sonde.export.files import write_file
 from sonde.store.recording import Recording
-from sonde.words import find_pct, show_bar, show_bytes, show_count, show_duration, show_pct
+from sonde.words import (
+    MISSING,
+    find_pct,
+    show_bar,
+    show_bytes,
+    show_count,
+    show_duration,
+    show_pct,
+)
 
 _PARTS = ("input_wait", "host_to_device", "forward", "backward", "optimizer", "other")
 GROUP = "ask"
@@ -59,8 +67,8 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         "--evaluation", action="store_true",
         help="steps of evaluation (no backward pass, no optimizer) instead of those of training",
     )  # fmt: skip
-    parser.add_argument("--depth", type=int, metavar="N",
-                        help="show N levels below the model; 0 is the model alone")  # fmt: skip
+    _options.add_count(parser, "--depth", least=0,
+                       what="show N levels below the model; 0 is the model alone")  # fmt: skip
     parser.add_argument("--sort", choices=SORTS, metavar="COLUMN",
                         help="what comes first: %(choices)s (default: order; of a list, "
                         "self)")  # fmt: skip
@@ -200,7 +208,10 @@ def _draw_all(
     else:
         columns = [column for column in columns if column[0]]
     names = [name for name, _right, _show in columns]
-    rows = [[show(node) for _name, _right, show in columns] for node in nodes]
+    rows = [
+        [show(node) or (MISSING if right else "") for _name, right, show in columns]
+        for node in nodes
+    ]
 
     def paint(at: int, column: int, cell: str) -> str:
         if names[column] == "":

@@ -234,11 +234,14 @@ def _draw_members(members: list[Member], choice: Choice, span: str, file: IO[str
             f"{member.waiting_pct:.0f} %", more, place,
         ))  # fmt: skip
     names = ["rank", "pid", "CPU", "working", "waiting", "more than the others", "where"]
+    nobody = all(member.unit is None for member in members)
+    if nobody:
+        names, rows = names[:-2], [row[:-2] for row in rows]
     if all(row[0] is None for row in rows):
         names, rows = names[1:], [row[1:] for row in rows]
     right = [name in ("rank", "pid", "CPU", "working", "waiting") for name in names]
     _table.draw_table(names, rows, file, right)
-    file.write("\n")
+    file.write("nobody differs from the others\n\n" if nobody else "\n")
 
 
 def _round_pct(part: int, whole: int) -> float:

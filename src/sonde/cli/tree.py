@@ -45,9 +45,9 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     _options.add_window(parser)
     parser.add_argument("--sort", choices=SORTS, default="total",
                         help="the time that counts (default: %(default)s)")  # fmt: skip
-    parser.add_argument("-n", "--limit", type=int, metavar="N",
-                        help="show at most N lines; 0 is all (default: what takes 5 %% of the "
-                        "time, or else the ten heaviest)")  # fmt: skip
+    _options.add_count(parser, "-n", "--limit", least=0,
+                       what="show at most N lines; 0 is all (default: what takes 5 %% of the "
+                       "time, or else the ten heaviest)")  # fmt: skip
     parser.add_argument(
         "--thread", metavar="NAME|ID", action="append", default=[],
         help="only this thread; may be a pattern like 'Pool*'; may be repeated",

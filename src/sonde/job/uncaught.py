@@ -56,14 +56,14 @@ class Uncaught:
         ended the main thread: pytest and consoles set it for debuggers, and go on. It has not if
         our hook stands in front and was not called with it, unless it came before our hook did."""
         hook = self._hooks.get("sys")
-        return hook is None or sys.excepthook is not hook or self.seen in (None, id(error))
+        return hook is None or sys.excepthook is not hook.function or self.seen in (None, id(error))
 
     def _cover(self, name: str, listener: Callable[..., object]) -> None:
         hook = self._covered.pop(name, None)
         if hook is None:
             inside, attribute = _find_hook(name)
             hook = _core.ChainedHook(None, inside[attribute])
-            _replace(name, hook.previous, hook)
+            _replace(name, hook.previous, hook.function)
         hook.listener = listener
         self._hooks[name] = hook
 
@@ -72,8 +72,8 @@ class Uncaught:
         for name, hook in hooks.items():
             hook.listener = None
             inside, attribute = _find_hook(name)
-            is_in_front = inside.get(attribute) is hook
-            _replace(name, hook, hook.previous)
+            is_in_front = inside.get(attribute) is hook.function
+            _replace(name, hook.function, hook.previous)
             if not is_in_front:
                 self._covered[name] = hook  # the program has put its own in front
 

@@ -194,8 +194,8 @@ class Result:
             table = show_table(("total", "time", "line", "of the cell"), lines) + table
         return show_box(head, more[1:], table)
 
-    def show(self, weight: str | None = None, limit: int = 8) -> str:
-        """Return a few lines for people."""
+    def show(self, weight: str | None = None, limit: int | None = 8) -> str:
+        """Return a few lines for people; of all functions if there is no limit."""
         weight = self.weight if weight is None else weight
         title = {"cpu": "CPU", "wall": "elapsed", "gil": "GIL"}[weight]
         head = f"{self.run_id}: {self.samples:,} samples in {self.duration_s:.2f} s"
@@ -203,7 +203,7 @@ class Result:
             f"{head}, {self.cpu_s:.2f} s of CPU" + (f"; {self.reason}" if self.reason else ""),
             f"  {'own':>6} {'total':>6}  function, by {title} time",
         ]
-        if limit and self._source:
+        if limit != 0 and self._source:
             shown = self.list_lines()[:_MOST_LINES]
             lines[1:1] = [
                 f"  {row['total_pct']:5.1f}%  line {row['line']:>3}  {clean(str(row['source']))}"

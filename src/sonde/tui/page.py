@@ -346,8 +346,8 @@ def _make_process(number: int, process: TopProcess, choice: Choice) -> PageRow:
     session = process.session
     head = [session.rank, session.pid, process.state]
     if not process.is_live:  # its rows are in the archive, which is too slow for many processes
-        cells = ["" if value is None else str(value) for value in head]
-        return PageRow(number, (*head, None, None, None, "", ""), (*cells, "", "", "", "", ""))
+        cells = [MISSING if value is None else str(value) for value in (*head, None, None, None)]
+        return PageRow(number, (*head, None, None, None, "", ""), (*cells, "", ""))
     window_s = choice.window_s or LONGEST_S
     gil_pct, usage = process.find_gil_pct(window_s), process.read_usage()
     cpu_pct = None if usage is None else usage["user_pct"] + usage["system_pct"]
@@ -357,7 +357,7 @@ def _make_process(number: int, process: TopProcess, choice: Choice) -> PageRow:
     unit = process.tree.by_line.names[of]
     where = (unit.func, unit.show_place(process.folder)) if main else ("", "")
     cells = [
-        *("" if value is None else str(value) for value in head),
+        *(MISSING if value is None else str(value) for value in head),
         MISSING if cpu_pct is None else f"{cpu_pct:.0f}",
         MISSING if rss is None else show_bytes_short(rss), f"{gil_pct:.0f}", *where,
     ]  # fmt: skip

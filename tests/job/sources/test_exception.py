@@ -174,10 +174,11 @@ def test_no_code_of_the_program_is_run_and_there_are_few_rows_in_an_hour(run, ro
         START
         + """
 import threading
+from sonde.job.uncaught import uncaught
 class Loud(Exception):
     def __str__(self): print("asked"); return "asked"
 def fail(): raise Loud("plain", 7, [1])
-threading.excepthook = lambda args, ours=threading.excepthook: ours.listener(args)
+threading.excepthook = uncaught._hooks["threading"].listener
 for _ in range(70):
     thread = threading.Thread(target=fail)
     thread.start(); thread.join()

@@ -2,7 +2,8 @@
  * calls what was there before.
  *
  * This is in C so that it has no frame: if the hook behind it fails, Python prints a traceback that
- * starts here, and that must look as it does without us.
+ * starts here, and that must look as it does without us. Where a built-in function was, another one
+ * stands, which says the same of itself (`function`): its name, text, signature, module.
  */
 #include "exceptions/chained_hook.h"
 
@@ -13,7 +14,20 @@ typedef struct {
     vectorcallfunc call;
     PyObject *listener; /* None: it only calls the other hook */
     PyObject *previous;
+    PyObject *function; /* what stands for it, or NULL for itself; never freed */
 } HookObject;
+
+/* One for each built-in function that was ever in front of the program's; none is given back, because
+ * the program may keep it. */
+enum { MOST_FUNCTIONS = 4 };
+typedef struct {
+    PyMethodDef def;
+    PyObject *original, *function;
+    HookObject *hook; /* the newest for this original */
+} covering;
+static covering coverings[MOST_FUNCTIONS];
+static int count;
+static sonde_exclusion turn = SONDE_EXCLUSION; /* of these */
 
 static PyObject *hook_call(PyObject *callable, PyObject *const *args, size_t nargsf, PyObject *kwnames)
 {
@@ -25,7 +39,10 @@ static PyObject *hook_call(PyObject *callable, PyObject *const *args, size_t nar
     previous = Py_NewRef(self->previous);
     SONDE_EXCLUDE_END
     if (listener != Py_None) {
-        PyObject *answer = PyObject_Vectorcall(listener, args, (size_t)PyVectorcall_NARGS(nargsf), NULL);
+        /* Only os._exit takes a keyword, for its one argument: `os._exit(status=1)`. */
+        size_t named = kwnames == NULL ? 0 : (size_t)PyTuple_GET_SIZE(kwnames);
+        PyObject *answer =
+            PyObject_Vectorcall(listener, args, (size_t)PyVectorcall_NARGS(nargsf) + named, NULL);
         if (answer == NULL)
             PyErr_Clear(); /* the listener catches its own exceptions; this is a lack of memory */
         Py_XDECREF(answer);
@@ -34,6 +51,61 @@ static PyObject *hook_call(PyObject *callable, PyObject *const *args, size_t nar
     PyObject *result = PyObject_Vectorcall(previous, args, (size_t)PyVectorcall_NARGS(nargsf), kwnames);
     Py_DECREF(previous);
     return result;
+}
+
+static PyObject *call_covering(covering *one, PyObject *const *args, Py_ssize_t n, PyObject *names)
+{
+    PyObject *hook;
+    SONDE_EXCLUDE_BEGIN(&turn)
+    hook = Py_NewRef(one->hook);
+    SONDE_EXCLUDE_END
+    PyObject *result = hook_call(hook, args, (size_t)n, names);
+    Py_DECREF(hook);
+    return result;
+}
+
+/* A built-in function is given no place of ours to keep which one it is: `__self__` is the module. */
+#define CALL(at) \
+    static PyObject *call_##at(PyObject *Py_UNUSED(m), PyObject *const *args, Py_ssize_t n, PyObject *names) \
+    { \
+        return call_covering(&coverings[at], args, n, names); \
+    }
+CALL(0)
+CALL(1)
+CALL(2)
+CALL(3)
+typedef PyObject *fast_call(PyObject *, PyObject *const *, Py_ssize_t, PyObject *);
+static fast_call *const calls[MOST_FUNCTIONS] = {call_0, call_1, call_2, call_3};
+
+/* Have a built-in function in place of the one behind this hook; without one if they are all in use.
+ * Returns -1 with an exception if there is no memory. */
+static int find_function(HookObject *self)
+{
+    covering *one = coverings;
+    while (one < coverings + count && one->original != self->previous)
+        one++;
+    if (one == coverings + MOST_FUNCTIONS)
+        return 0;
+    if (one == coverings + count) {
+        PyCFunctionObject *original = (PyCFunctionObject *)self->previous;
+        one->def = *original->m_ml;
+        one->def.ml_meth = (PyCFunction)(void (*)(void))calls[count];
+        one->def.ml_flags = METH_FASTCALL | METH_KEYWORDS;
+        one->function = PyCFunction_NewEx(&one->def, original->m_self, original->m_module);
+        if (one->function == NULL)
+            return -1;
+        one->original = Py_NewRef(self->previous);
+        count++;
+    }
+    Py_XSETREF(one->hook, (HookObject *)Py_NewRef(self));
+    self->function = one->function;
+    return 0;
+}
+
+static PyObject *hook_function(PyObject *self, void *Py_UNUSED(closure))
+{
+    PyObject *function = ((HookObject *)self)->function;
+    return Py_NewRef(function == NULL ? self : function);
 }
 
 static PyObject *hook_new(PyTypeObject *type, PyObject *args, PyObject *kwargs)
@@ -48,6 +120,14 @@ static PyObject *hook_new(PyTypeObject *type, PyObject *args, PyObject *kwargs)
     self->call = hook_call;
     self->listener = Py_NewRef(listener);
     self->previous = Py_NewRef(previous);
+    int failed = 0;
+    if (PyCFunction_CheckExact(previous)) {
+        SONDE_EXCLUDE_BEGIN(&turn)
+        failed = find_function(self);
+        SONDE_EXCLUDE_END
+    }
+    if (failed)
+        Py_CLEAR(self);
     return (PyObject *)self;
 }
 
@@ -130,6 +210,13 @@ static PyMemberDef hook_members[] = {
     {NULL, 0, 0, 0, NULL},
 };
 
+static PyGetSetDef hook_getset[] = {
+    {"function", hook_function, NULL,
+     "What to put in the place of the previous hook: where that is a built-in function, one like it.",
+     NULL},
+    {NULL, NULL, NULL, NULL, NULL},
+};
+
 PyTypeObject sonde_ChainedHookType = {
     PyVarObject_HEAD_INIT(NULL, 0)
     .tp_name = "sonde._core.ChainedHook",
@@ -147,4 +234,5 @@ PyTypeObject sonde_ChainedHookType = {
     .tp_repr = hook_repr,
     .tp_members = hook_members,
     .tp_methods = hook_methods,
+    .tp_getset = hook_getset,
 };

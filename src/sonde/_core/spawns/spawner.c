@@ -57,7 +57,8 @@ static PyObject *cover_spawner(PyObject *Py_UNUSED(core), PyObject *args)
     };
     one->def.ml_meth = (PyCFunction)(void (*)(void))(count++ == 0 ? call_first : call_second);
     one->def.ml_flags = METH_FASTCALL | METH_KEYWORDS;
-    return PyCFunction_NewEx(&one->def, NULL, ((PyCFunctionObject *)covered)->m_module);
+    PyCFunctionObject *original = (PyCFunctionObject *)covered;
+    return PyCFunction_NewEx(&one->def, original->m_self, original->m_module);
 }
 
 PyMethodDef sonde_spawner_methods[] = {

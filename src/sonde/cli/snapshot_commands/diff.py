@@ -45,7 +45,7 @@ def compare_files(
     rows.sort(key=lambda row: -abs(row[f"{sort}_change_pct"]))
     if not rows:
         rows = [dict.fromkeys(_COLUMNS)]
-    shown = rows[:limit]
+    shown = rows[: limit or None]
     if form == "table":
         shown = [{**row, "place": shorten_file(row["place"] or "", os.getcwd())} for row in shown]
     write_records(shown, _COLUMNS, form, output)

@@ -5,7 +5,7 @@ from __future__ import annotations
 import sys
 from collections import deque
 from contextvars import ContextVar
-from functools import partial
+from functools import partial, update_wrapper
 
 from sonde import _core
 from sonde.job.import_watch import ImportWatch
@@ -135,8 +135,7 @@ class Covers:
     def put(self, kind: Any, name: str, make: Callable[[Any], Any]) -> None:
         """Put a function of ours in front of a method."""
         before = vars(kind)[name]
-        ours = make(before)
-        ours.__name__, ours.__qualname__ = name, getattr(before, "__qualname__", name)
+        ours = update_wrapper(make(before), before)  # it says of itself what that says
         setattr(kind, name, ours)
 
         def undo() -> None:

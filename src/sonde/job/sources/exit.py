@@ -43,7 +43,8 @@ class Source:
 
     def start(self) -> None:
         # In C, so that it has no frame: what is raised, and its traceback, are as without us.
-        self._hook = vars(sys)["exit"] = _core.ChainedHook(self._listener, sys.exit)
+        self._hook = _core.ChainedHook(self._listener, sys.exit)
+        vars(sys)["exit"] = self._hook.function
 
     def stop(self) -> None:
         if (hook := self._hook) is None:
@@ -51,7 +52,7 @@ class Source:
         if self._is_marked and self._ended_ns is None:
             atexit.unregister(self._mark)
         hook.listener = None  # all that is left of it if the program has put its own in front
-        if vars(sys)["exit"] is hook:
+        if vars(sys)["exit"] is hook.function:
             vars(sys)["exit"] = hook.previous
 
     def at_exit(self, _is_new: bool) -> None:

@@ -60,7 +60,8 @@ class _Seam:
         """Put one function of each pair in the place of the other, wherever that stands."""
         places = (("_posixsubprocess", "fork_exec", "fork_exec"),
                   ("subprocess", "_fork_exec", "fork_exec"),
-                  ("os", "posix_spawn", "posix_spawn"))  # fmt: skip
+                  ("os", "posix_spawn", "posix_spawn"),
+                  ("posix", "posix_spawn", "posix_spawn"))  # fmt: skip
         for module, name, original in places:
             found, pair = sys.modules.get(module), self._covers.get(original)
             # If somebody else stands there, that stays.

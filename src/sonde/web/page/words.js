@@ -54,7 +54,7 @@ function showBytes(count) {
   return threeDigits(count).replace(/\.?0+$/, (zeros) => (zeros.includes(".") ? "" : zeros)) + " " + ["B", "KiB", "MiB", "GiB", "TiB", "PiB"][unit];
 }
 function showValue(value, unit) {
-  if (value === null || value === undefined) return "unknown";
+  if (value === null || value === undefined) return "–";
   if (unit === "B") return showBytes(value);
   if (unit === "B/s") return showBytes(value) + "/s";
   if (unit === "%") return (value >= 10 ? value.toFixed(0) : value.toFixed(1)) + " %";
