@@ -39,6 +39,7 @@ _FAILS = (WORSE, "much-worse")
 _COLOURS = {WORSE: "\x1b[1;31m", BETTER: "\x1b[32m", OTHER: "\x1b[33m"}
 _MOST = 10  # functions and modules
 _TENFOLD = 10  # a change that is this many times what was there before is not told in percent
+_SAME = "nothing changed: both are the same recording"
 _WIDE = 110  # columns of a terminal
 
 _NOTE = f"""\
@@ -85,7 +86,8 @@ def _is_snapshot(target: str) -> bool:
 
 def _draw_all(found: Comparison, everything: bool, file: IO[str]) -> None:
     colour = file.isatty() and environ.uses_colour()
-    verdict = fill(_describe_comparison(found), file)
+    told = _SAME if _is_one(found) else _describe_comparison(found)
+    verdict = fill(told, file)
     file.write(_paint(verdict, found.verdict, colour) + "\n")
     for name, side in (("before", found.before), ("after", found.after)):
         file.write(fill(f"{name:<7} {_describe_side(side)}", file, " " * 8) + "\n")
@@ -109,8 +111,6 @@ def _draw_all(found: Comparison, everything: bool, file: IO[str]) -> None:
 
 def _describe_comparison(found: Comparison) -> str:
     """Return the verdict in a sentence."""
-    if _is_one(found):
-        return "nothing changed: both are the same recording"
     step = next((row for row in found.changes if row.name in ("step", "run")), None)
     if step is not None and step.change_pct is not None:
         words = {WORSE: "slower", BETTER: "faster", UNCLEAR: "unclear: the noise is larger",
