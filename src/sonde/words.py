@@ -10,6 +10,7 @@ if TYPE_CHECKING:
     from collections.abc import Iterable
 
 MISSING = "\N{EN DASH}"
+WORKER = "(multiprocessing)"  # the command of a process that multiprocessing has started
 _DURATIONS = (("s", 1e9), ("ms", 1e6), ("µs", 1e3))
 _COUNTS = (("G", 10**9), ("M", 10**6), ("k", 10**3))
 _EXACT = 2**53  # every whole number below it is a float
@@ -211,7 +212,7 @@ def shorten_command(command: str) -> str:
     """Return a command without its interpreter and without the folder of its program: that is the
     same for many, and stands where the difference would be."""
     if "from multiprocessing.spawn" in command or "from multiprocessing.forkserver" in command:
-        return "(multiprocessing)"
+        return WORKER
     first, _, rest = command.partition(" ")
     first = os.path.basename(first)
     command = f"{first} {rest}".strip()

@@ -16,7 +16,10 @@ STACKS = [
     [EXPORT, ("Lock.__enter__", SYNCHRONIZE)],
     [EXPORT, ("Queue.get", QUEUES)],
     [EXPORT, ("upload", "/job/net.py")],
-]
+    # A forked worker of a pool, which waits for its next task: its parent's frames are around it.
+    [EXPORT, ("BaseProcess._bootstrap", "/lib/python3.12/multiprocessing/process.py"),
+     ("Queue.get", QUEUES), ("Lock.__enter__", SYNCHRONIZE)],
+]  # fmt: skip
 FLOCK, LOCK = "fcntl.flock", "_multiprocessing.SemLock.__enter__"
 
 
@@ -53,7 +56,7 @@ def test_processes_of_which_several_work_at_a_time_are_only_mentioned() -> None:
 
 @pytest.mark.parametrize(
     ("stack", "call", "waiting_s", "processes"),
-    [(0, FLOCK, 1.0, 4), (0, FLOCK, 7.5, 1), (2, LOCK, 7.5, 4)],
+    [(0, FLOCK, 1.0, 4), (0, FLOCK, 7.5, 1), (2, LOCK, 7.5, 4), (4, LOCK, 7.5, 4)],
 )
 def test_little_waiting_one_process_or_a_queue_without_items_is_no_fight(
     stack: int, call: str, waiting_s: float, processes: int

@@ -204,6 +204,24 @@ def test_the_line_that_starts_a_spawned_process_is_nobodys_own() -> None:
     assert draw(read(recording)) == ["main 10+0 :5", "<module> 10+0 :1", "  main 10+0 :5"]
 
 
+def test_a_forked_worker_is_told_without_the_stack_of_its_parent() -> None:
+    pool, ours = f"{STANDARD}/multiprocessing", f"{SITE}/sonde/job/recorder.py"
+    child = ("BaseProcess._bootstrap", f"{pool}/process.py", 314, 270)
+    work, take = (
+        ("worker", f"{pool}/pool.py", 125, 97),
+        ("SimpleQueue.get", f"{pool}/queues.py", 365, 1),
+    )
+    recording = (
+        FakeRecording()
+        .see([MAIN, child, work, PARSE], 10)
+        .see([MAIN, child, work, take], 40, wall=30, cpu=0)  # without a task
+        .see([MAIN, child, ("stop", ours, 5, 1)], 60, wall=20)
+    )
+    tree = read(recording, hot_calls=True)
+    assert draw(tree) == ["(around the program) 20+0 :0", "parse 10+0 :40"]
+    assert tree.rest_ns == 30 * MS
+
+
 def test_equal_threads_and_processes_are_merged() -> None:
     work = ("work", "/job/app.py", 8, 7)
     recording = FakeRecording(FakeSession(), FakeSession(pid=200))

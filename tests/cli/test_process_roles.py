@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from sonde.cli._process_roles import list_commands
+from sonde.words import WORKER
 
 FORKS = """
 import os, time
@@ -13,7 +14,8 @@ if child: os.waitpid(child, 0)
 
 
 def row(pid: int, parent: int | None = None, title: str | None = None) -> dict[str, object]:
-    return {"pid": pid, "session": f"s{pid}", "parent": parent and f"s{parent}", "title": title}
+    return {"pid": pid, "session": f"s{pid}", "parent": parent and f"s{parent}", "title": title,
+            "host": "here", "job": None, "ppid": 1}  # fmt: skip
 
 
 def test_who_forked_a_process_is_told_instead_of_the_same_command_again() -> None:
@@ -21,6 +23,16 @@ def test_who_forked_a_process_is_told_instead_of_the_same_command_again() -> Non
     commands = ["serve.py", "serve.py", "serve.py", "other.py", "serve.py"]
     assert list_commands(rows, commands) == [
         "serve.py", "└ forked by 1", "└ forked by 2", "other.py", "serve.py"
+    ]  # fmt: skip
+
+
+def test_a_worker_that_multiprocessing_has_spawned_is_told_by_who_started_it() -> None:
+    rows = [
+        {**row(pid), "job": "pool-1", "ppid": ppid}
+        for pid, ppid in ((1, 0), (2, 1), (3, 1), (4, 9))
+    ]
+    assert list_commands(rows, ["pool.py", WORKER, "other.py", WORKER]) == [
+        "pool.py", "\N{BOX DRAWINGS LIGHT UP AND RIGHT} started by 1", "other.py", WORKER
     ]  # fmt: skip
 
 

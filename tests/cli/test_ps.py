@@ -42,6 +42,12 @@ def test_many_workers_that_ended_in_order_are_one_line() -> None:
     folded, killed, running = _fold_workers(rows)
     assert folded["command"] == "pool.py (8 of these; -l lists them)"
     assert (folded["pid"], folded["size"]) == (None, "8 KiB")
+    forked = [
+        {**show(pid), "command": "\N{BOX DRAWINGS LIGHT UP AND RIGHT} forked by 1"}
+        for pid in range(2, 10)
+    ]
+    (folded,) = _fold_workers(forked)
+    assert folded["command"] == "\N{BOX DRAWINGS LIGHT UP AND RIGHT} 8 forked by 1 (-l: each)"
     assert (killed["pid"], running["pid"]) == (10, 11)
     ranks = [show(pid, rank=pid) for pid in range(8)]
     assert _fold_workers(ranks) == ranks and _fold_workers(rows[:4]) == rows[:4]
@@ -50,14 +56,18 @@ def test_many_workers_that_ended_in_order_are_one_line() -> None:
 def test_workers_that_their_pool_ended_are_no_alarm_but_others_that_were_killed_are() -> None:
     def make_row(session: str, parent: str | None, state: str, **more: object) -> dict[str, object]:
         return {"session": session, "parent": parent, "state": state, "word": more.get("signal"),
-                "exit_code": more.get("code"), "exit_signal": more.get("signal")}  # fmt: skip
+                "exit_code": more.get("code"), "exit_signal": more.get("signal"),
+                "is_unseen": more.get("unseen", False), "host": "here", "job": None, "pid": 0,
+                "ppid": 0}  # fmt: skip
 
     rows = [
         make_row("pool", None, "ended", code=0),
         make_row("worker", "pool", "killed", signal="SIGTERM"),
+        make_row("quick", "pool", "killed", unseen=True),
         make_row("crashed", "pool", "killed", signal="SIGSEGV"),
         make_row("failed", None, "ended", code=1),
         make_row("child", "failed", "killed", signal="SIGTERM"),
+        make_row("alone", "failed", "killed", unseen=True),
     ]
     shown = [(row["word"] or row["state"]) for row in _calm_workers(rows)]
-    assert shown == ["ended", "ended", "SIGSEGV", "ended", "SIGTERM"]
+    assert shown == ["ended", "ended", "ended", "SIGSEGV", "ended", "SIGTERM", "killed"]

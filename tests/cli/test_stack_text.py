@@ -84,11 +84,29 @@ def test_what_only_runs_a_program_is_left_out_unless_it_is_all_there_is() -> Non
     ]
     own = StackFrame("main", "/job/app/__main__.py", 9, 0)
     text = StackText(Painter(coloured=False), "/job", 0, all_frames=False)
-    for start in (launch, spawned):
+    for start, least in ((launch, 2), (spawned, 2)):
         lines = list(text.draw_threads([make(1, "MainThread", [own, *start])], {}))
         assert lines[2:] == ["    main (app/__main__.py:9)"]
         assert len(draw(make(1, "MainThread", [own, *start]))) == 3 + len(start)
-        assert len(list(text.draw_threads([make(1, "MainThread", start)], {}))) == 2 + len(start)
+        assert len(list(text.draw_threads([make(1, "MainThread", start)], {}))) == 2 + least
+
+
+def test_a_forked_worker_is_shown_without_the_stack_of_its_parent() -> None:
+    pool = f"{STANDARD}/multiprocessing"
+    stack = [
+        StackFrame("crunch", "/job/app/pool.py", 4, 0),
+        StackFrame("worker", f"{pool}/pool.py", 125, 0),
+        StackFrame("BaseProcess.run", f"{pool}/process.py", 108, 0),
+        StackFrame("BaseProcess._bootstrap", f"{pool}/process.py", 314, 0),
+        StackFrame("Popen._launch", f"{pool}/popen_fork.py", 71, 0),
+        StackFrame("main", "/job/app/pool.py", 9, 0),
+    ]
+    text = StackText(Painter(coloured=False), "/job", 0, all_frames=False)
+    lines = list(text.draw_threads([make(1, "MainThread", stack)], {}))
+    assert lines[2:] == ["    crunch (app/pool.py:4)"]
+    waiting = [StackFrame("SemLock.__enter__", f"{pool}/synchronize.py", 95, 0), *stack[1:]]
+    lines = list(text.draw_threads([make(1, "MainThread", waiting)], {}))
+    assert not any("main" in line for line in lines[2:])
 
 
 def test_frames_of_sonde_between_those_of_the_program_are_not_shown() -> None:

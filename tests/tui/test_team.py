@@ -108,6 +108,16 @@ def test_what_waits_for_the_workers_that_it_started_is_compared_with_nobody() ->
     assert [one.unit for one in find_members([main, *WORKERS], 10.0)] == [None, None, SLOW, None]
 
 
+def test_a_forked_worker_does_not_do_what_its_parent_did_when_it_started_it() -> None:
+    child = Unit("BaseProcess._bootstrap", "/usr/lib/python3.11/multiprocessing/process.py", 314)
+    take = Unit("SimpleQueue.get", "/usr/lib/python3.11/multiprocessing/queues.py", 365)
+    workers = [
+        Process(n, ((APP, child, take), True, 6), ((APP, child, SLOW), False, 4)) for n in (1, 2)
+    ]
+    for member in find_members(workers, 10.0):
+        assert (member.waiting_pct, member.working_pct, member.wait) == (0, 40, None)
+
+
 def test_the_times_of_all_processes_are_added_up() -> None:
     found, whole = sum_shares(WORKERS, Choice("lines", "wall", 10.0, True))
     times = {share.unit: (share.self_ns, share.total_ns) for share in found}

@@ -83,6 +83,8 @@ def _is_start(files: Sequence[str], at: int) -> bool:
 
 class _Named(Protocol):
     @property
+    def func(self) -> str: ...
+    @property
     def file(self) -> str: ...
 
 
@@ -91,10 +93,21 @@ _F = TypeVar("_F", bound=_Named)
 
 def skip_start(frames: Sequence[_F]) -> Sequence[_F]:
     """Return a stack, root first, without the line that multiprocessing gives to `python -c` to
-    start a process: it is nobody's own code."""
+    start a process, which is nobody's own code, and without what the parent of a forked worker did
+    when it started it."""
     is_given = len(frames) > 1 and frames[0].file == "<string>"
-    starts = is_given and name_module(frames[1].file).startswith("multiprocessing.")
-    return frames[1:] if starts else frames
+    if is_given and name_module(frames[1].file).startswith("multiprocessing."):
+        return frames[1:]
+    for at in range(len(frames) - 1, 0, -1):
+        if is_child_start(frames[at].func, frames[at].file):
+            return frames[at:]
+    return frames
+
+
+def is_child_start(func: str, file: str) -> bool:
+    """Return whether this is what a process of multiprocessing begins with. What calls it is, in a
+    forked one, the stack of its parent."""
+    return func.endswith("_bootstrap") and file.endswith("/multiprocessing/process.py")
 
 
 _OPERATORS = {

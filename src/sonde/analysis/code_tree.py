@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 
 from sonde.analysis.code_fold import Step, add_c_call, fold, keep_all
-from sonde.analysis.code_names import LIBRARY, MINE, name_module
+from sonde.analysis.code_names import LIBRARY, MINE, is_ours, name_module
 from sonde.analysis.hot_call import Leaders, LibraryTime, cut_package, cut_tail
 from sonde.analysis.profile import Profile, ProfileFrame
 from sonde.analysis.rest import is_at_rest
@@ -190,8 +190,11 @@ _LOST = Step("<lost>", MINE, "", 0, 0)
 
 
 def _name_package(frames: Sequence[ProfileFrame]) -> str:
-    """Return whose code the innermost frame of Python is; empty if there is none."""
-    known = (one for one in reversed(frames) if not is_native_place(one.file, one.lineno))
+    """Return whose code the innermost frame of Python is, but for ours; empty if there is none."""
+    known = (
+        one for one in reversed(frames)
+        if not is_native_place(one.file, one.lineno) and not is_ours(one.file)
+    )  # fmt: skip
     frame = next(known, None)
     return "" if frame is None else name_module(frame.file).partition(".")[0]
 

@@ -8,6 +8,7 @@ from typing import NamedTuple
 from sonde.analysis.code_names import (
     LIBRARY,
     MINE,
+    SONDE,
     WRAPPERS,
     name_c_call,
     name_call,
@@ -31,11 +32,14 @@ class HotCall(NamedTuple):
 
 
 def cut_tail(frames: Sequence[ProfileFrame], own: Callable[[str], str]) -> tuple[ProfileFrame, ...]:
-    """Return what of a stack, root first, lies below the user's own code."""
+    """Return what of a stack, root first, lies below the user's own code, but frames of ours."""
     at = len(frames)
     while at and own(frames[at - 1].file) != MINE:
         at -= 1
-    return tuple(one for one in frames[at:] if not is_native_place(one.file, one.lineno))
+    return tuple(
+        one for one in frames[at:]
+        if not is_native_place(one.file, one.lineno) and own(one.file) != SONDE
+    )  # fmt: skip
 
 
 class LibraryTime(NamedTuple):

@@ -117,8 +117,8 @@ DATA_WORK: tuple[tuple[str, tuple[str, ...], str] | tuple[str, tuple[str, ...], 
      "for each x); loops inside of loops, products and permutations grow with the product of "
      "their lengths: group by a key in a dictionary first"),
     ("adding up", ("sum", "math.fsum"),
-     "keep a running total in place of adding up again; of an array, use its own sum; of lists, "
-     "itertools.chain"),
+     "if the same is added up again and again, keep a running total; of many numbers, use the sum "
+     "of an array (numpy); of lists, itertools.chain"),
     ("looking for the smallest or largest", ("min", "max"),
      "if it is asked again after each change, keep a heap (heapq) or a sorted list (bisect)"),
     ("asking each element", ("any", "all", "isinstance", "getattr", "hasattr", "setattr", "len",

@@ -15,6 +15,7 @@ from sonde.analysis.code_names import (
     WRAPPERS,
     count_start,
     find_owner,
+    is_child_start,
     is_ours,
     name_call,
     shorten_file,
@@ -108,6 +109,8 @@ def merge_stacks(places: Sequence[SharedPlace]) -> TreeNode:
 
 def _skip_start(frames: tuple[Frame, ...]) -> tuple[Frame, ...]:
     """Return a stack, root first, without what only runs the program."""
+    children = [at for at, (func, file, _line) in enumerate(frames) if is_child_start(func, file)]
+    frames = frames[children[-1] :] if children else frames
     return frames[count_start([file for _func, file, _line in frames]) :]
 
 
@@ -134,6 +137,7 @@ def _merge(stacks: Sequence[tuple[tuple[Frame, ...], list[RankThread]]], depth: 
 def name_place(frames: Sequence[Frame], folder: str | None) -> str:
     """Return what a stack, the innermost frame first, is at: `step (trainer.py:212) in
     torch.all_reduce`, the program's own function with its line, and what that has called."""
+    frames = _skip_start(tuple(frames[::-1]))[::-1]
     own = next((at for at, frame in enumerate(frames) if find_owner(frame[1]) == MINE), 0)
     func, file, line = frames[own]
     place = f"{func} ({shorten_file(file, folder)}:{line})" if file else func

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
+FORKED = "└"  # before what a process was forked by, which is no command
 _CUT = "…"
 _SHORTEST = 4  # letters of a program's name that still tell something
 
@@ -12,10 +13,13 @@ def fit_commands(commands: Sequence[str], room: int) -> list[str]:
     """Return the commands as they fit a column: of one that does not fit, the words that others of
     the same program do not have, with the options that these belong to."""
     by_program: dict[str, list[list[str]]] = {}
+    shown = {}
     for command in dict.fromkeys(commands):
         words = command.split(" ")
+        if words[0] == FORKED:
+            shown[command] = command
+            continue
         by_program.setdefault(words[0], []).append(words)
-    shown = {}
     for program, alike in by_program.items():
         for words in alike:
             whole = " ".join(words)

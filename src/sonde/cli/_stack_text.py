@@ -13,6 +13,7 @@ from sonde.analysis.code_names import (
     find_owner,
     name_module,
     shorten_file,
+    skip_start,
 )
 from sonde.analysis.source_lines import read_source
 from sonde.analysis.wait_words import describe_lock, describe_wait
@@ -79,8 +80,7 @@ class StackText:
             frames_shown = _skip_start(pick_frames(group[0].frames))
             callers = 0
             if not self._all_frames:
-                start = count_start([frame.file for frame in reversed(frames_shown)])
-                frames_shown = frames_shown[: len(frames_shown) - start]
+                frames_shown = _skip_launch(frames_shown)
                 callers = _count_callers(frames_shown)
             for depth, frame in enumerate(frames_shown[: len(frames_shown) - callers]):
                 if depth and find_owner(frame.file) == SONDE:
@@ -179,6 +179,12 @@ def _skip_start(frames: Sequence[StackFrame]) -> Sequence[StackFrame]:
     ):
         end -= 1
     return frames[:end]
+
+
+def _skip_launch(frames: Sequence[StackFrame]) -> Sequence[StackFrame]:
+    """Return a stack without what only runs the program, or has started this worker."""
+    outside = skip_start(frames[::-1])
+    return outside[count_start([frame.file for frame in outside]) :][::-1]
 
 
 def _count_callers(frames: Sequence[StackFrame]) -> int:

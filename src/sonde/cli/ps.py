@@ -14,8 +14,8 @@ from typing import IO, Any
 from sonde import environ, launch
 from sonde.analysis.standstill import look_at
 from sonde.cli import _options, _table
-from sonde.cli._command_text import fit_commands
-from sonde.cli._process_roles import list_commands, read_title
+from sonde.cli._command_text import FORKED, fit_commands
+from sonde.cli._process_roles import find_parents, list_commands, read_title
 from sonde.cli._terminal import fill
 from sonde.collector.retention import measure_bytes
 from sonde.errors import ConfigError, Error, NoSession
@@ -112,12 +112,15 @@ def _put_jobs_together(rows: Sequence[dict[str, Any]]) -> list[dict[str, Any]]:
 
 
 def _calm_workers(rows: Sequence[dict[str, Any]]) -> list[dict[str, Any]]:
-    """Return rows in which workers that SIGTERM has ended are plainly ended if who started them has
-    ended in order: that is how a pool ends its workers."""
+    """Return rows in which workers that SIGTERM has ended, or nobody saw what, are plainly ended if
+    who started them has ended in order: that is how a pool ends its workers."""
     orderly = {row["session"] for row in rows if row["state"] == "ended" and not row["exit_code"]}
+    starters = find_parents(rows)
     return [
         {**row, "word": None, "state": "ended"}
-        if row["exit_signal"] == "SIGTERM" and row["parent"] in orderly else row
+        if starters.get(row["session"]) in orderly
+        and (row["exit_signal"] == "SIGTERM" or row["is_unseen"])
+        else row
         for row in rows
     ]  # fmt: skip
 
@@ -135,6 +138,8 @@ def _fold_workers(rows: Sequence[dict[str, Any]]) -> list[dict[str, Any]]:
             found.append(row)
         elif row is those[0]:
             count = f"{row['command']} ({len(those)} of these; -l lists them)"
+            if row["command"].startswith(FORKED):
+                count = f"{FORKED} {len(those)} {row['command'][2:]} (-l: each)"
             size = show_bytes(sum(one["size_bytes"] or 0 for one in those))
             found.append({**row, "pid": None, "lasted": None, "size": size, "command": count})
     return found
@@ -271,6 +276,7 @@ def _list_place(target: str) -> list[dict[str, Any]]:
             **{name: one.row[name] for name in ("exit_code", "exit_signal", "exit_reason")},
             "word": None,
             "is_told": False,
+            "is_unseen": False,
         }
         for one in find_shared(target)
     ]
@@ -333,6 +339,7 @@ def _describe_process(session: Session) -> dict[str, Any]:
         "job": session.meta.job,
         "started_by": None,
         "parent": session.meta.parent,
+        "ppid": session.meta.ppid,
     }
 
 
@@ -352,7 +359,7 @@ def _describe_end(session: Session) -> dict[str, Any]:
     if ending is None:
         return {
             "exit_code": None, "exit_signal": None, "exit_reason": None, "word": None,
-            "is_told": False,
+            "is_told": False, "is_unseen": False,
         }  # fmt: skip
     return {
         "exit_code": ending.code,
@@ -360,6 +367,7 @@ def _describe_end(session: Session) -> dict[str, Any]:
         "exit_reason": ending.sentence,
         "word": ending.word,
         "is_told": (ending.exception or ending.call) is not None,
+        "is_unseen": ending.is_unseen,
     }
 
 

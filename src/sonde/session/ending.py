@@ -72,6 +72,11 @@ class Ending:
         self.call = known.call if is_so and known is not None else None
 
     @property
+    def is_unseen(self) -> bool:
+        """Whether it was killed, and nothing is known of by what."""
+        return self.state == "killed" and not self.signal and not self.out_of_memory
+
+    @property
     def word(self) -> str:
         """The reason in a word or two, for a table."""
         if self.out_of_memory and self.certainty != "possible":

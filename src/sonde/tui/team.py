@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from statistics import median_high
 from typing import NamedTuple
 
-from sonde.analysis.code_names import MINE, find_owner
+from sonde.analysis.code_names import MINE, find_owner, is_child_start
 from sonde.analysis.rest import is_at_rest
 from sonde.session import Session
 from sonde.tui.page import Choice, list_own_shares, measure
@@ -129,6 +129,8 @@ def _find_own(tree: StackTree, place: int) -> Unit | None:
     """Return the innermost line of a stack that is the user's own code."""
     for at in tree.walk(place):
         unit = tree.by_line.names[tree.by_line.of[at]]
+        if is_child_start(unit.func, unit.file):
+            return None  # the rest is the stack of its parent
         if find_owner(unit.file) == MINE and unit.file != "?":
             return unit
     return None

@@ -18,12 +18,16 @@ FETCHING = "SELECT stack FROM python.frame WHERE file LIKE '%/torch/utils/data/_
 # SQL: the files of all frames, and whether they are the user's own: there are far fewer files than
 # frames to hold against so many patterns.
 FILES = f"SELECT file, {OWN} AS is_own FROM (SELECT DISTINCT file FROM python.frame)"
-# SQL: the innermost line of the user's own code in each stack, and what ran inside it.
+# SQL: the innermost line of the user's own code in each stack, and what ran inside it. A forked
+# worker has the stack of its parent around its own, from `_bootstrap` on: that is not its doing.
 PLACE = f"""
   SELECT own.stack, f.file, f.lineno, f.func, leaf.file AS leaf_file, leaf.lineno AS leaf_line,
          leaf.func AS leaf_func
-  FROM (SELECT stack, MIN(depth) AS depth FROM python.frame JOIN ({FILES}) USING (file)
-        WHERE is_own GROUP BY stack) AS own
+  FROM (SELECT stack, MIN(depth) FILTER (is_own) AS depth,
+               MIN(depth) FILTER (ends_with(func, '_bootstrap')
+                 AND file LIKE '%/multiprocessing/process.py') AS child
+        FROM python.frame JOIN ({FILES}) USING (file) GROUP BY stack
+        HAVING depth < COALESCE(child, 65536)) AS own
   JOIN python.frame AS f ON f.stack = own.stack AND f.depth = own.depth
   JOIN python.frame AS leaf ON leaf.stack = own.stack AND leaf.depth = 0
 """
