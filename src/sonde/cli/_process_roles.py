@@ -49,4 +49,4 @@ def find_parents(rows: Sequence[Mapping[str, Any]]) -> dict[str, str]:
         row["session"]: row["parent"] or in_jobs.get((row["host"], row["job"], row["ppid"]))
         for row in rows
     }
-    return {session: parent for session, parent in parents.items() if parent in sessions}
+    return {one: parent for one, parent in parents.items() if parent and parent in sessions}
