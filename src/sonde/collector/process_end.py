@@ -15,9 +15,9 @@ import signal
 import struct
 from collections.abc import Iterable
 from contextlib import suppress
-from io import FileIO
 
 from sonde import _core
+from sonde.collector.descriptor import Descriptor
 from sonde.collector.sensors._cgroups import Groups
 from sonde.collector.sensors._files import Reader, read_numbers
 from sonde.errors import Damaged
@@ -219,12 +219,12 @@ class ProcessEnd:
         )
 
 
-def _open_process(session: Session) -> FileIO | None:
+def _open_process(session: Session) -> Descriptor | None:
     """Return a descriptor of the session's process; None if it is gone, or cannot be seen here."""
     if not session.shares_pids():
         return None
     try:
-        held = FileIO(os.pidfd_open(session.pid))  # closes itself with this object
+        held = Descriptor(os.pidfd_open(session.pid))
     except (OSError, AttributeError):
         return None
     # The pid may be another's by now. Once it is held, what /proc says is about the same process.
@@ -235,16 +235,16 @@ def _open_process(session: Session) -> FileIO | None:
     return None
 
 
-def _open_given() -> FileIO | None:
+def _open_given() -> Descriptor | None:
     """Return the descriptor that the process that started us has left, if that process is gone."""
     try:
-        held = FileIO(os.dup(_GIVEN))
+        held = Descriptor(os.dup(_GIVEN))
     except OSError:
         return None
     return None if _ask_status(held) is None else held
 
 
-def _ask_status(held: FileIO) -> int | None:
+def _ask_status(held: Descriptor) -> int | None:
     """Return the status of a process that was waited for; None if the kernel does not tell it."""
     info = bytearray(_INFO.pack(_HAS_STATUS, *[0] * 13))
     try:

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import gc
+import warnings
 from pathlib import Path
 
 import pytest
@@ -46,3 +48,13 @@ def test_an_hour_has_a_hundred_rows(tmp_path) -> None:
 def test_where_the_log_may_not_be_read_the_sensor_says_so(tmp_path) -> None:
     with pytest.raises(Unavailable, match=r"the kernel's log cannot be read: .*No such file"):
         list(make(tmp_path).read_machine())
+
+
+def test_the_log_is_closed_with_the_sensor_without_a_complaint(tmp_path) -> None:
+    """Cadences that nobody uses any more are dropped with their sensors."""
+    (tmp_path / "dev-kmsg").write_text("")
+    with warnings.catch_warnings(record=True) as said:
+        warnings.simplefilter("always")
+        assert list(make(tmp_path).read_machine()) == []
+        gc.collect()
+    assert [one.message for one in said if one.category is ResourceWarning] == []

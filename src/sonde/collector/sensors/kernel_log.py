@@ -6,8 +6,8 @@ import os
 import re
 from collections import deque
 from collections.abc import Iterator
-from io import FileIO
 
+from sonde.collector.descriptor import Descriptor
 from sonde.collector.sensors._files import Reader, Row
 from sonde.errors import Unavailable
 from sonde.tables.system import KernelLog
@@ -32,7 +32,7 @@ class Sensor:
         # Never /proc/kmsg: what one process reads there is gone for all others.
         self._path = "/dev/kmsg" if reader.is_real else f"{reader.proc}/dev-kmsg"
         self._clock = reader.clock
-        self._file: FileIO | None = None  # closes itself with this object
+        self._file: Descriptor | None = None
         self._written_ns: deque[int] = deque(maxlen=_MOST_ROWS)
 
     def read_machine(self) -> Iterator[Row]:
@@ -54,13 +54,17 @@ class Sensor:
         """Return the next record; None if there is none yet."""
         if self._file is None:
             try:
-                self._file = FileIO(self._path, "r", opener=_open)
+                self._file = Descriptor(_open(self._path))
             except OSError as error:
                 reason = f"the kernel's log cannot be read: {self._path}: {error.strerror}"
                 raise Unavailable(reason) from None
-            self._file.seek(0, os.SEEK_END)  # what came before belongs to nobody's recording
+            os.lseek(
+                self._file.fileno(), 0, os.SEEK_END
+            )  # what came before belongs to nobody's recording
         try:
-            return self._file.read(_RECORD_BYTES)
+            return os.read(self._file.fileno(), _RECORD_BYTES)
+        except BlockingIOError:
+            return None
         except BrokenPipeError:
             return b"\n"  # records were overwritten before we read them; the next ones are there
 
@@ -78,6 +82,6 @@ class Sensor:
         return KernelLog, (now_ns, number, kind, _LEVELS[priority & 7], message[:_MOST_CHARS])
 
 
-def _open(path: str, _flags: int) -> int:
+def _open(path: str) -> int:
     # Reading must never wait for the kernel to say something.
     return os.open(path, os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC)
