@@ -11,7 +11,8 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from sonde.advice.rules._code import FILES, show_place
+from sonde.advice.rules._caller_lines import make_caller_lines
+from sonde.advice.rules._code import show_place
 from sonde.advice.verdict import Limit, Limits, Rows, Verdict
 
 MOST = "warning"
@@ -26,6 +27,13 @@ LIMITS = {
         0.5, "of as many times the usual backward pass that they would take, at most"
     ),
 }
+# The step of a sample is the last one that began before it.
+_SAMPLES = """
+  SELECT s.host, s.pid, s.stack, SUM(s.wall_ns) AS wall_ns
+  FROM (SELECT host, pid, t_ns, stack, wall_ns FROM python.stack_sample
+        SEMI JOIN share USING (host, pid) WHERE {inside} AND thread = pid) AS s
+  ASOF JOIN held ON s.host = held.host AND s.pid = held.pid AND s.t_ns >= held.t_ns
+  WHERE is_alone GROUP BY ALL"""
 # Which module a backward pass belongs to is not always seen, but how long all of it takes: where a
 # step has many more forward passes than usual, and no longer backward pass, they have none. A GPU
 # may run them later, when the host waits longer than usual for a result. The line is the one that
@@ -70,29 +78,10 @@ share AS (
 held AS (
   SELECT host, pid, t_ns, dur_ns, passes > 0 AS is_alone
   FROM step LEFT JOIN alone USING (host, pid, step) SEMI JOIN share USING (host, pid)),
-sample AS (
-  SELECT s.host, s.pid, s.stack, SUM(s.wall_ns) AS wall_ns
-  FROM (SELECT host, pid, t_ns, stack, wall_ns FROM python.stack_sample
-        SEMI JOIN share USING (host, pid) WHERE {{inside}} AND thread = pid) AS s
-  ASOF JOIN held ON s.host = held.host AND s.pid = held.pid AND s.t_ns >= held.t_ns
-  WHERE is_alone GROUP BY ALL),
-frame AS (
-  SELECT stack, depth, func, file, lineno, is_own FROM python.frame JOIN ({FILES}) USING (file)
-  WHERE stack IN (SELECT stack FROM sample)),
-model AS (
-  SELECT stack, MAX(depth) AS depth FROM frame
-  WHERE file LIKE '%/torch/nn/modules/module.py' GROUP BY stack),
-caller AS (
-  SELECT frame.stack, MIN(frame.depth) AS depth FROM frame JOIN model USING (stack)
-  WHERE is_own AND frame.depth > model.depth GROUP BY frame.stack),
-top AS (
-  SELECT host, pid, ARG_MAX(struct_pack(file, lineno, func), wall_ns) AS place
-  FROM (SELECT host, pid, file, lineno, func, SUM(wall_ns) AS wall_ns
-        FROM sample JOIN caller USING (stack) JOIN frame USING (stack, depth) GROUP BY ALL)
-  GROUP BY ALL)
+{make_caller_lines(samples=_SAMPLES)}
 SELECT DISTINCT piece, step.pid, rank, share_pct, passes, steps, place.file AS file,
        place.lineno AS lineno, place.func AS func
-FROM step JOIN share USING (host, pid) LEFT JOIN top USING (host, pid)
+FROM step JOIN share USING (host, pid) LEFT JOIN caller_line USING (host, pid)
 """
 
 

@@ -15,8 +15,8 @@ from itertools import groupby
 from statistics import median
 from typing import Any
 
+from sonde.advice.rules._caller_lines import make_caller_lines
 from sonde.advice.rules._code import show_place
-from sonde.advice.rules._model_lines import MODEL_LINES
 from sonde.advice.trend import find_order
 from sonde.advice.verdict import Limit, Limits, Rows, Verdict
 
@@ -46,10 +46,10 @@ WITH call AS (
   FROM python.torch_step
   WHERE {{inside}} AND NOT training AND ended_by = 'root' AND cpu_ns > 0),
 about AS (SELECT host, pid FROM call GROUP BY 1, 2 HAVING COUNT(*) >= 2 * {{calls}}),
-{MODEL_LINES}
+{make_caller_lines()}
 SELECT piece, host, pid, rank, used_ns,
        place.file AS file, place.lineno AS lineno, place.func AS func
-FROM call JOIN about USING (host, pid) LEFT JOIN model_line USING (host, pid)
+FROM call JOIN about USING (host, pid) LEFT JOIN caller_line USING (host, pid)
 ORDER BY host, pid, step
 """
 

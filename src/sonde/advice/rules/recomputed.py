@@ -11,7 +11,8 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from sonde.advice.rules._code import FILES, show_place
+from sonde.advice.rules._caller_lines import make_caller_lines
+from sonde.advice.rules._code import show_place
 from sonde.advice.verdict import LEVELS, Limit, Limits, Rows, Verdict
 
 MOST = LEVELS[0]  # whoever needs the memory has no choice
@@ -19,6 +20,7 @@ NEEDS = ("python.torch_trace.self_duration", "python.torch_step.dur_ns")
 IN_FILES = ("/torch/utils/checkpoint.py",)
 OTHERWISE = "nothing is computed again"
 LIMITS = {"share_pct": Limit(10, "of the steps spent computing again")}
+_CHECKPOINT = "file LIKE '%/torch/utils/checkpoint.py' AND func = 'checkpoint'"
 # The line is the one outside of torch that asks for it.
 SQL = f"""
 WITH step AS (
@@ -27,29 +29,13 @@ WITH step AS (
 again AS (
   SELECT host, pid, step, 1e9 * SUM(self_duration) AS again_ns FROM python.torch_trace
   WHERE stage = 'recompute' GROUP BY 1, 2, 3),
-sample AS (
-  SELECT host, pid, stack, SUM(wall_ns) AS wall_ns FROM python.stack_sample
-  WHERE {{inside}} AND thread = pid AND (host, pid) IN (SELECT (host, pid) FROM again)
-  GROUP BY ALL),
-frame AS (
-  SELECT stack, depth, func, file, lineno, is_own FROM python.frame JOIN ({FILES}) USING (file)
-  WHERE stack IN (SELECT stack FROM sample)),
-asked AS (
-  SELECT stack, MAX(depth) AS depth FROM frame
-  WHERE file LIKE '%/torch/utils/checkpoint.py' AND func = 'checkpoint' GROUP BY stack),
-caller AS (
-  SELECT frame.stack, MIN(frame.depth) AS depth FROM frame JOIN asked USING (stack)
-  WHERE is_own AND frame.depth > asked.depth GROUP BY frame.stack),
-line AS (
-  SELECT host, pid, ARG_MAX(struct_pack(file, lineno, func), wall_ns) AS place
-  FROM (SELECT host, pid, file, lineno, func, SUM(wall_ns) AS wall_ns
-        FROM sample JOIN caller USING (stack) JOIN frame USING (stack, depth) GROUP BY ALL)
-  GROUP BY ALL)
+about AS (SELECT DISTINCT host, pid FROM again),
+{make_caller_lines(_CHECKPOINT)}
 SELECT piece, host, pid, ANY_VALUE(rank) AS rank, COUNT(*) AS steps,
        100 * COALESCE(SUM(again_ns), 0) / SUM(dur_ns)::DOUBLE AS share_pct,
        ANY_VALUE(place.file) AS file, ANY_VALUE(place.lineno) AS lineno,
        ANY_VALUE(place.func) AS func
-FROM step LEFT JOIN again USING (host, pid, step) LEFT JOIN line USING (host, pid)
+FROM step LEFT JOIN again USING (host, pid, step) LEFT JOIN caller_line USING (host, pid)
 GROUP BY 1, 2, 3
 """
 

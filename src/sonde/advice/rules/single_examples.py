@@ -13,8 +13,8 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
+from sonde.advice.rules._caller_lines import make_caller_lines
 from sonde.advice.rules._code import show_place
-from sonde.advice.rules._model_lines import MODEL_LINES
 from sonde.advice.verdict import Limit, Limits, Rows, Verdict
 
 MOST = "warning"
@@ -43,12 +43,12 @@ about AS (SELECT DISTINCT host, pid FROM step WHERE calls >= {{calls}}),
 model AS (
   SELECT host, pid, COUNT(DISTINCT module) AS models FROM python.torch_trace
   SEMI JOIN about USING (host, pid) WHERE depth = 0 AND stage = 'forward' GROUP BY 1, 2),
-{MODEL_LINES}
+{make_caller_lines()}
 SELECT piece, pid, rank, steps, calls / COALESCE(models, 1) AS calls, calls / passes AS by_pass,
        call_ns, backward_ns / forward_ns AS backward,
        100 * (forward_ns + backward_ns) / dur_ns AS model_pct,
        place.file AS file, place.lineno AS lineno, place.func AS func
-FROM step LEFT JOIN model USING (host, pid) LEFT JOIN model_line USING (host, pid)
+FROM step LEFT JOIN model USING (host, pid) LEFT JOIN caller_line USING (host, pid)
 WHERE forward_ns > 0 AND dur_ns > 0 AND passes > 0
 """
 
