@@ -57,6 +57,14 @@ def test_a_costly_call_is_named_with_its_line_and_what_to_do_instead() -> None:
             "cpu_pct": 12.0,
             "given_pct": 60.0,
         },  # it sleeps for a millisecond, and then queues
+        # A share of the little that a crowd leaves it, but hardly anything of a processor.
+        {
+            "name": "tiny_sleeps",
+            "waiting_pct": 10.0,
+            "queue_pct": 20.0,
+            "cpu_pct": 4.0,
+            "given_pct": 20.0,
+        },
         {"name": "tiny_sleeps", "cpu_pct": 1.0},  # its queue is not known, but that it used none is
     ],
 )

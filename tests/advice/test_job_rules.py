@@ -15,8 +15,8 @@ import sonde
 from sonde.advice.finding import Advice, Outcome, Tally
 from sonde.advice.judge import _leave_out, choose_some, load_rules
 from sonde.advice.places import _LOOPS as LOOPS
-from sonde.advice.rules import loop_blocked, slow_rank
-from sonde.advice.verdict import Verdict
+from sonde.advice.rules import loop_blocked, slow_rank, step_change
+from sonde.advice.verdict import Limits, Verdict
 from sonde.session.folder import list_sessions
 from support.handmade_machine import NOTHING, OFF, Machine, record
 
@@ -834,6 +834,19 @@ def test_a_loop_that_waits_for_its_gpu_now_and_then_has_no_outliers() -> None:
     assert not advise(record(60, cuda_call=wait, **given), "periodic_outliers").findings
     given["gpu"] = {"util_pct": 99.0}  # it is behind, wherever the host waits for that
     assert not advise(record(60, **given), "periodic_outliers").findings
+
+
+def test_a_hook_that_takes_more_and_more_is_called_one() -> None:
+    def make_part(hook_s: float) -> SimpleNamespace:
+        line = {"file": "/job/watch.py", "lineno": 5, "func": "note", "kind": None, "s": hook_s,
+                "call": "torch._C.TensorBase.abs", "is_hook": True}  # fmt: skip
+        other = {**line, "lineno": 9, "func": "train", "s": 1.0, "is_hook": False, "call": None}
+        return SimpleNamespace(steps=10, lines=[line, other])
+
+    limits = Limits({"explained_pct": 50.0})
+    what, line = step_change.explain([make_part(1)], [make_part(9)], 0.8, limits)
+    assert what == "works longer in note (torch.Tensor.abs), a hook of a module"
+    assert line == "/job/watch.py:5 in note"
 
 
 # ---- a change at one moment ----------------------------------------------------------------------

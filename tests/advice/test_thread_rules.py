@@ -93,7 +93,7 @@ def test_a_call_that_waits_and_keeps_the_gil_is_told_apart() -> None:
 LOADING = {
     "piece": 0, "rank": None, "steps": 100, "step_s": 10.0, "wait_s": 3.0, "dataset": "Examples",
     "workers": 1, "prefetch_factor": 8, "cores": 2.0, "fetch_s": 2.0, "alive_s": 10.0, "cpu_s": 1.9,
-    "idle_s": 0.0, "hottest": 1.0, "started": 0, "queue_pct": 0.0, "file": None, "lineno": None,
+    "idle_s": 0.0, "hottest": 1.0, "started": 0, "queue_pct": 0.0, "doing": None, "file": None, "lineno": None,
     "func": None, "sampler_s": 0.1, "chooser": {"file": "/job/data.py", "lineno": 9, "func": "draw"},
 }  # fmt: skip
 Loading = namedtuple("Loading", LOADING)
@@ -118,6 +118,23 @@ def test_a_sampler_that_the_loop_waits_for_is_named_however_many_workers_there_a
     (found,) = input_bound.judge([Loading(**LOADING | change)], limits)
     assert found.fired and "sampler" in found.title
     assert found.line == "/job/data.py:9 in draw"
+
+
+def test_what_nearly_all_of_the_loading_is_comes_before_more_workers() -> None:
+    limits = Limits({name: limit.default for name, limit in input_bound.LIMITS.items()})
+    doing = {
+        "called": "torch._C._VariableFunctionsClass.tensor",
+        "in_file": None,
+        "func": "Data.collate",
+        "s": 1.8,
+    }
+    (found,) = input_bound.judge([Loading(**LOADING | {"workers": 0, "doing": doing})], limits)
+    assert "mostly by torch.tensor (arrays from Python lists) in collate" in found.title
+    assert found.todo.startswith("lists are read number by number") and "num_workers" in found.todo
+    (found,) = input_bound.judge(
+        [Loading(**LOADING | {"workers": 0, "doing": {**doing, "s": 0.9}})], limits
+    )
+    assert "mostly" not in found.title and found.todo.startswith("give the DataLoader")
 
 
 # ---- pools of processes ------------------------------------------------------------------------------

@@ -152,6 +152,30 @@ def test_waits_that_are_over_before_they_are_seen_are_no_work(run) -> None:
     assert set(found) <= {"cpu", "cpu_queue", "sleep"} and sum(found.values()) > 1.5
 
 
+ON_ONE_CORE = """
+import os, sys, time
+os.sched_setaffinity(0, sorted(os.sched_getaffinity(0))[:1])
+print("ready", flush=True)
+while True:
+    if len(sys.argv) > 1:
+        time.sleep(0.003)
+    sum(range(3000))
+"""
+QUEUED = """
+SELECT COUNT(*) FILTER (queue_ns > 0) AS queued, COUNT(*) FILTER (queue_ns > wall_ns) AS wrong
+FROM python.stack_sample WHERE thread = pid
+"""
+
+
+def test_a_sample_has_no_more_queueing_than_time(start) -> None:
+    start(ON_ONE_CORE)  # two that compute all the time, and one that mostly sleeps, on one core
+    start(ON_ONE_CORE)
+    job = start(ON_ONE_CORE, "nap", SONDE="1", SONDE_STACK_EVERY="2ms")
+    ask = sonde.open(job.pid).query
+    wait_for(lambda: ask(QUEUED).to_pylist()[0]["queued"] >= 100)
+    assert ask(QUEUED).to_pylist()[0]["wrong"] == 0
+
+
 PLENTY = """
 import mmap, os, sys, time, sonde
 file = os.open(sys.argv[1], os.O_RDWR | os.O_CREAT | os.O_DIRECT)

@@ -26,6 +26,7 @@ class CostlyCall(NamedTuple):
     stretch: str = ""  # SHORT: only if many calls make up the time; LONG: only if single calls last
     is_per_request: bool = False  # natural where a framework calls the program: only mentioned
     state: str = ""  # WORKING or WAITING, if only that time counts
+    cpu_pct: float = 0.0  # of a processor that it uses, at least: a share of little is nothing
     is_once: bool = False  # natural once, as at the end: what only one piece shows is mentioned
 
 
@@ -100,7 +101,7 @@ CALLS = (
     CostlyCall(
         "tiny_sleeps", "A loop sleeps for no time at all, and keeps a processor awake",
         "wait for what the loop asks about (an event, a queue, a condition), or sleep for "
-        "milliseconds", (), ("time.sleep",), 8, state=WORKING,
+        "milliseconds", (), ("time.sleep",), 8, state=WORKING, cpu_pct=5,
     ),
     CostlyCall(
         "subprocess_per_item", "Starting one program after the other takes much of the time",

@@ -170,7 +170,15 @@ WAYS = (
     CostlyCall(
         "deepcopy", "Copying objects (copy.deepcopy) takes much of the time",
         "copy only what changes (copy.copy, dict(…), dataclasses.replace), or make what is shared "
-        "immutable", ("/copy.py:deepcopy", "/dataclasses.py:_asdict_inner"), share_pct=20,
+        "immutable", ("/copy.py:deepcopy",), share_pct=20,
+    ),
+    CostlyCall(
+        "asdict", "Making dictionaries of dataclasses (dataclasses.asdict) takes much of the time",
+        "asdict copies all that lies below an object, each list and each dictionary: name the "
+        "fields (`{'name': self.name, …}`), use vars(self) where no field is a dataclass, or a "
+        "serializer that reads dataclasses itself (orjson, msgspec)",
+        ("/dataclasses.py:asdict", "/dataclasses.py:astuple", "/attr/_funcs.py:asdict"),
+        share_pct=20,
     ),
     CostlyCall(
         "own_equality",

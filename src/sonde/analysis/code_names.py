@@ -129,6 +129,18 @@ def name_c_call(call: str) -> str:
     return call.lstrip("_")
 
 
+_TORCH = re.compile(r"torch\._C\.(?:_VariableFunctionsClass|(TensorBase)|_nn)\.(.+)")
+
+
+def show_call(call: str) -> str:
+    """Return the name of a C function of torch as people write it: `torch.tensor` for
+    `torch._C._VariableFunctionsClass.tensor`, `torch.Tensor.abs` for `torch._C.TensorBase.abs`."""
+    found = _TORCH.fullmatch(call)
+    if found is None:
+        return call
+    return f"torch.Tensor.{found[2]}" if found[1] else f"torch.{found[2]}"
+
+
 def name_call(func: str, file: str) -> str:
     """Return a function of a library as its callers write it: `json.dumps`, `pandas.read_csv`."""
     module = name_module(file)

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 
-from sonde.analysis.code_names import MINE, shorten_file
+from sonde.analysis.code_names import MINE, shorten_file, show_call
 from sonde.analysis.code_tree import CodeNode, CodeTree
 from sonde.analysis.spread_functions import SpreadFunction, find_spread_functions
 from sonde.analysis.work_kinds import find_instead, find_kind
@@ -44,7 +44,8 @@ class HotPlace:
     def what(self) -> str:
         """The call and its kind, in words; what waits for others may work all the same."""
         is_told = self.kind and not (self.state == "working" and self.kind.startswith("waiting"))
-        return f"{self.call} ({self.kind})" if self.call and is_told else self.call
+        call = show_call(self.call)
+        return f"{call} ({self.kind})" if self.call and is_told else call
 
     def show_place(self, folder: str | None) -> str:
         """Return the file and line as people read them; empty if this is in no file."""

@@ -12,7 +12,7 @@ from sonde.analysis.code_names import MINE, PYTHON, find_owner, name_call
 from sonde.analysis.wait_words import describe_lock, describe_wait
 from sonde.errors import Damaged
 from sonde.session import Session, stack_table
-from sonde.session.held_lock import HeldLock
+from sonde.session.held_lock import THREAD, HeldLock
 from sonde.session.lock_waits import read_lock_waits
 from sonde.words import show_duration_short
 
@@ -65,6 +65,14 @@ class StandingThread(NamedTuple):
                 break
             called = name_call(func, file)
         return called
+
+    @property
+    def sends(self) -> bool:
+        """Return whether it hands something to another process, through multiprocessing."""
+        return any(
+            file.endswith("/multiprocessing/connection.py") and func.rpartition(".")[2] == "_send"
+            for func, file, _line in self.frames
+        )
 
     def takes_lock(self) -> bool:
         """Return whether the program takes a lock here, instead of waiting for a queue or a result,
@@ -178,7 +186,21 @@ def _find_wait(
     order = [main, *(one for one in threads if one is not main)]
     if is_alone and any(word in main.words for word in _COMES_FROM_THREADS):
         return _make(ALONE, order, len(order))
-    return _make(OUTSIDE, order, 1) if main.wait in _COMES_FROM_OUTSIDE else None
+    last = _follow(main, standing)
+    is_outside = last.wait in _COMES_FROM_OUTSIDE and last.words not in _REST
+    return _make(OUTSIDE, order, 1) if is_outside else None
+
+
+def _follow(first: StandingThread, standing: Sequence[StandingThread]) -> StandingThread:
+    """Return the thread whose end a thread waits for in the end, if that is known."""
+    by_id = {one.thread: one for one in standing if one.is_idle}
+    path = [first]
+    while (lock := path[-1].lock) is not None and lock.kind == THREAD:
+        after = by_id.get(lock.holder or 0)
+        if after is None or after in path:
+            break
+        path.append(after)
+    return path[-1]
 
 
 def _is_worker(main: StandingThread) -> bool:

@@ -15,10 +15,12 @@ _WORDS = {
     "multiprocessing.queues.Queue.get": "an item from another process",
     "multiprocessing.queues.Queue.put": "room in a queue to another process",
     "multiprocessing.queues.SimpleQueue.get": "an item from another process",
+    "multiprocessing.queues.Queue._finalize_join": "another process to take the items of its queue",
     "multiprocessing.pool.ApplyResult.wait": "a result of a process pool",
     "multiprocessing.process.BaseProcess.join": "a process to end",
     "multiprocessing.popen_fork.Popen.wait": "a process to end",
     "multiprocessing.connection.Connection.recv": "data from another process",
+    "multiprocessing.connection.Connection._send": "another process to take what it sends",
     "multiprocessing.connection.wait": "data from other processes",
     "subprocess.Popen.wait": "a child process to end",
     "subprocess.Popen.communicate": "a child process to end",
@@ -72,6 +74,22 @@ WAITS = {
     "pipe": "data through a pipe", "child": "a child process",
     "disk": "a disk", "fault": "memory to be loaded", "device": "a device",
 }  # fmt: skip
+
+# The same for processes that are not recorded, by the function of the kernel that they sleep in.
+_KERNEL = {
+    "pipe_write": "room in a pipe", "pipe_read": "data through a pipe",
+    "do_wait": "a child process",
+    "futex": "a lock", "nanosleep": "the end of a sleep", "poll": "input",
+    "tty_read": "input from a terminal", "sk_wait_data": "the network",
+    "wait_for_connect": "the network", "accept": "a connection", "unix_stream": "a local socket",
+    "flock": "a locked file", "posix_lock": "a locked file",
+}  # fmt: skip
+
+
+def describe_kernel_wait(function: str) -> str:
+    """Return what a process waits for that sleeps in this function of the kernel; empty if that is
+    not known."""
+    return next((words for part, words in _KERNEL.items() if part in function), "")
 
 
 def describe_wait(frames: Sequence[tuple[str, str]], kind: str | None = None) -> str:

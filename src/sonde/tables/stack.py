@@ -30,8 +30,8 @@ class StackSample:
         "other; NULL if it was not idle"
     )
     queue_ns: i64 | None = column(
-        "time that it waited for a CPU since it was last sampled while working; 0 if it is idle, "
-        "NULL if the kernel does not tell",
+        "time of wall_ns that it waited for a CPU; 0 if it is idle, NULL if the kernel does not "
+        "tell",
         "ns",
     )
     call: text | None = column(

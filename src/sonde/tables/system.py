@@ -205,6 +205,10 @@ class Process:
     asked_write_bytes: i64 | None = column(
         "data passed to write calls in the interval, to anywhere", "bytes"
     )
+    waits_in: text | None = column(
+        "function of the kernel that its main thread sleeps in, as pipe_write; NULL if the process "
+        "used its CPU since the row before, or nobody may know"
+    )
 
 
 class Gpu:

@@ -466,3 +466,29 @@ def test_a_process_that_has_not_run_is_not_read_again(tmp_path: Path, start) -> 
             return isinstance(_core.process_read(child.pid, file.fileno(), -1, first[1]), int)
 
         wait_for(is_asleep)
+
+
+def test_what_a_process_that_does_not_run_waits_for_is_told_by_the_kernel(reader) -> None:
+    wrote = subprocess.Popen(
+        [sys.executable, "-S", "-c", "print('x' * 200_000)"], stdout=subprocess.PIPE
+    )
+    try:
+        watch = Watch(reader, wrote.pid)
+        watch.until(lambda: watch.rows and watch.rows[-1]["waits_in"] is not None)
+        assert "pipe_write" in str(watch.rows[-1]["waits_in"])
+        begun = next(at for at, row in enumerate(watch.rows) if row["waits_in"] is not None)
+        assert all(row["user_pct"] == row["system_pct"] == 0 for row in watch.rows[begun:])
+    finally:
+        wrote.kill()
+        wrote.communicate()
+
+
+def test_a_process_that_runs_waits_for_nothing(reader) -> None:
+    busy = subprocess.Popen([sys.executable, "-S", "-c", "while True: pass"])
+    try:
+        watch = Watch(reader, busy.pid)
+        watch.until(lambda: len(watch.rows) > 5)
+        assert {row["waits_in"] for row in watch.rows if row["user_pct"]} == {None}
+    finally:
+        busy.kill()
+        busy.wait()

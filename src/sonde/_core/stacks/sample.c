@@ -182,8 +182,9 @@ static void write_first_row(sonde_sampler *s, sonde_sampled_thread *thread)
     sonde_sample_thread(s, thread, s->started_text);
 }
 
-/* Return how long the thread waited for a CPU since that was last asked; -1 if it is not known. A
- * thread that had a CPU all the time is not asked about. */
+/* Return how long the thread waited for a CPU since its last sample; -1 if it is not known. A thread
+ * that had a CPU all the time is not asked about, nor is one that sleeps: what it waited for one
+ * then is part of the time of those samples, and this one had room for no more than it did not run. */
 static int64_t count_queue(sonde_sampled_thread *thread, int64_t wall_ns, int64_t cpu_ns)
 {
     if (thread->queue_ns >= 0 && wall_ns - cpu_ns < wall_ns / FEW)
@@ -192,7 +193,10 @@ static int64_t count_queue(sonde_sampled_thread *thread, int64_t wall_ns, int64_
     thread->queue_ns = sonde_wait_queue(thread->tid);
     if (thread->queue_ns < 0)
         return -1;
-    return thread->seen_ns == 0 || before_ns < 0 ? 0 : thread->queue_ns - before_ns;
+    if (thread->seen_ns == 0 || before_ns < 0)
+        return 0;
+    int64_t waited_ns = thread->queue_ns - before_ns, off_ns = wall_ns > cpu_ns ? wall_ns - cpu_ns : 0;
+    return waited_ns < off_ns ? waited_ns : off_ns;
 }
 
 /* Count a sample of this thread at its node. */

@@ -1,4 +1,4 @@
-"""SQL: the line of the user's own code that calls a library, such as the one that calls the model."""
+"""SQL: the line of the user's own code that calls a library, such as that which calls the model."""
 
 from __future__ import annotations
 
@@ -12,10 +12,11 @@ _MAIN_THREAD = """
 
 def make_caller_lines(entry: str = MODEL, samples: str = _MAIN_THREAD) -> str:
     """Return what stands behind WITH, as the last of several: `caller_line` has for each process
-    (host, pid) the place of the user's own line that most of the time was called from. `entry` is true
-    of the frames of the library: whatever of the user's own lies inside of the outermost of them does
-    not count. `samples` are rows (host, pid, stack, wall_ns); if not given, those of the main threads
-    of the processes in `about`."""
+    (host, pid) the place of the user's own line that most of the time was called from.
+
+    `entry` is true of the frames of the library: whatever of the user's own lies inside of the
+    outermost of them does not count. `samples` are rows (host, pid, stack, wall_ns); if not given,
+    those of the main threads of the processes in `about`."""
     return f"""
 called_sample AS ({samples}),
 called_frame AS (

@@ -21,8 +21,8 @@ FILES = f"SELECT file, {OWN} AS is_own FROM (SELECT DISTINCT file FROM python.fr
 # SQL: the innermost line of the user's own code in each stack, and what ran inside it. A forked
 # worker has the stack of its parent around its own, from `_bootstrap` on: that is not its doing.
 PLACE = f"""
-  SELECT own.stack, f.file, f.lineno, f.func, leaf.file AS leaf_file, leaf.lineno AS leaf_line,
-         leaf.func AS leaf_func
+  SELECT own.stack, own.depth AS own_depth, f.file, f.lineno, f.func, leaf.file AS leaf_file,
+         leaf.lineno AS leaf_line, leaf.func AS leaf_func
   FROM (SELECT stack, MIN(depth) FILTER (is_own) AS depth,
                MIN(depth) FILTER (ends_with(func, '_bootstrap')
                  AND file LIKE '%/multiprocessing/process.py') AS child
@@ -32,12 +32,14 @@ PLACE = f"""
   JOIN python.frame AS leaf ON leaf.stack = own.stack AND leaf.depth = 0
 """
 # SQL: the samples of each piece, added up by where a thread was and what it did there. It is worked
-# out once for all rules that ask for it, and has a hundredth of the rows.
+# out once for all rules that ask for it, and has a hundredth of the rows. Of older recordings,
+# queue_ns may be longer than the time of its sample.
 SUMS = """
   SELECT {piece} AS piece, host, pid, thread, stack, call, gil, idle, wait,
          SUM(wall_ns)::BIGINT AS wall_ns, SUM(cpu_ns)::BIGINT AS cpu_ns,
-         SUM(queue_ns)::BIGINT AS queue_ns, SUM(samples)::BIGINT AS samples, COUNT(*) AS rows,
-         SUM(LEAST(wall_ns - queue_ns, cpu_ns))::BIGINT AS worked_ns
+         SUM(CASE WHEN queue_ns > wall_ns THEN wall_ns ELSE queue_ns END)::BIGINT AS queue_ns,
+         SUM(samples)::BIGINT AS samples, COUNT(*) AS rows,
+         SUM(GREATEST(0, LEAST(wall_ns - queue_ns, cpu_ns)))::BIGINT AS worked_ns
   FROM python.stack_sample WHERE {inside} GROUP BY ALL
 """
 

@@ -49,20 +49,28 @@ lock AS (
   SEMI JOIN newest USING (host, pid, thread) GROUP BY 1, 2, 3),
 cpu AS (
   SELECT p.host, p.pid, SUM((user_pct + system_pct) * interval_ns) / 1e9 / {least_s} AS cpu_pct,
-         MAX(threads) FILTER (process = p.pid) AS kernel_threads
+         MIN(threads) FILTER (process = p.pid) AS kernel_threads
   FROM system.process AS p JOIN last ON last.host = p.host AND last.pid = p.pid
   WHERE p.t_ns > end_ns - {least_s} * 1e9 AND p.t_ns <= end_ns + 2e9 GROUP BY 1, 2),
+below AS (
+  SELECT host, pid, LIST(newest) AS below FROM (
+    SELECT p.host, p.pid, ARG_MAX(struct_pack(process, parent, name, waits_in), p.t_ns) AS newest
+    FROM system.process AS p JOIN last ON last.host = p.host AND last.pid = p.pid
+    WHERE depth > 0 AND state <> 'Z' AND p.t_ns > end_ns - {least_s} * 1e9
+      AND p.t_ns <= end_ns + 2e9
+    GROUP BY p.host, p.pid, process) GROUP BY 1, 2),
 step AS (
   SELECT host, pid, MEDIAN(dur_ns) / 1e9 AS usual_s, MAX(t_ns + dur_ns) AS step_ns,
          MAX(step) AS step
   FROM python.torch_step WHERE ended_by <> 'end' GROUP BY 1, 2)
 SELECT {last_piece} AS piece, host, pid, rank, thread, name, samples, wait, has_gil, idle_pct,
        COALESCE((end_ns - COALESCE(moved_ns, begin_ns)) / 1e9, 0) AS stood_s, end_ns, funcs,
-       files, lines, lock, has_ended, cpu_pct, kernel_threads, usual_s, step,
+       files, lines, lock, has_ended, cpu_pct, kernel_threads, usual_s, step, below,
        (end_ns - step_ns) / 1e9 AS silent_s
 FROM newest LEFT JOIN moved USING (host, pid, thread) LEFT JOIN frames USING (stack)
 LEFT JOIN name USING (host, pid, thread) LEFT JOIN cpu USING (host, pid)
 LEFT JOIN step USING (host, pid) LEFT JOIN lock USING (host, pid, thread)
+LEFT JOIN below USING (host, pid)
 """
 
 

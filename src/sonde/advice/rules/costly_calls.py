@@ -288,7 +288,7 @@ def _counts(row: Any, rows: list[Any], limits: Limits) -> bool:
         return False
     if kind.stretch == LONG and row.able_s < limits.long_s:
         return False
-    if kind.state == WAITING and _is_served(row, rows, limits):
+    if row.cpu_pct < kind.cpu_pct or (kind.state == WAITING and _is_served(row, rows, limits)):
         return False
     return _share(row) >= kind.share_pct * limits.factor
 

@@ -24,6 +24,10 @@ LIMITS = {
     "cpu_pct": Limit(5, "of a processor from which something moves, if not in Python"),
 }
 SQL = _standing.SQL
+_ITSELF = (
+    "a Lock can be taken once: where a function that holds it calls another one that takes it, use "
+    "threading.RLock, or split off a function that expects the lock to be held"
+)
 _FORKED = (
     "a thread of its parent held the lock when the process was forked, and that thread is not "
     "here: start children with `spawn` or `forkserver`, or fork before threads begin"
@@ -58,7 +62,7 @@ def _judge_process(rows: list[Any], limits: Limits) -> Verdict:
         first.piece, True, evidence, severity="critical" if is_sure else "warning",
         readings=min(int(row.samples) for row in rows), who=who, line=locked[0].place,
         title=_name(found, len(threads)),
-        todo=_FORKED if found.kind == DEADLOCK and len(threads) == 1 else "",
+        todo=_advise(found, len(threads)),
     )  # fmt: skip
 
 
@@ -66,6 +70,12 @@ def _is_about_locks(found: Standstill, limits: Limits) -> bool:
     return found.kind in (CIRCLE, DEADLOCK) or (
         found.kind == LOCKS and found.stood_s >= limits.rest_s
     )
+
+
+def _advise(found: Standstill, threads: int) -> str:
+    if found.kind == CIRCLE and found.concerned == 1:
+        return _ITSELF
+    return _FORKED if found.kind == DEADLOCK and threads == 1 else ""
 
 
 def _name(found: Standstill, threads: int) -> str:

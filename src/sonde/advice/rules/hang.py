@@ -8,8 +8,8 @@ what it waits for; give calls that may wait for ever a time limit.
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-from typing import Any
+from collections.abc import Iterator, Mapping, Sequence
+from typing import Any, NamedTuple
 
 from sonde.advice.rules import _standing
 from sonde.advice.verdict import Limit, Limits, Rows, Verdict
@@ -21,6 +21,7 @@ from sonde.analysis.standstill import (
     Standstill,
     find_standstill,
 )
+from sonde.analysis.wait_words import describe_kernel_wait
 from sonde.words import show_duration_short
 
 FIRST = DANGER = True
@@ -41,6 +42,19 @@ _GIL_TODO = (
     "Py_BEGIN_ALLOW_THREADS in C, `nogil` in Cython), or have a time limit; "
     "`sonde stacks TARGET --native` shows the native functions"
 )
+_LOOP_TODO = (
+    "`await` the coroutine (or asyncio.wrap_future of the future) in place of asking for its "
+    "result: while this thread waits, its loop can run nothing. What is not asynchronous and needs "
+    "an answer of the loop must run in another thread (asyncio.to_thread)"
+)
+_PIPE_TODO = (
+    "read what the child writes while it runs: Popen.communicate() or subprocess.run(…, "
+    "capture_output=True) in place of wait() with stdout=PIPE; or have it write to a file"
+)
+_CHILD_TODO = (
+    "see why the child waits: where it is to hand over its results by a multiprocessing.Queue or a "
+    "pipe, take them all before join(); give join() a time limit"
+)
 # A program that has ended its training and waits for somebody (a notebook, a server) rests.
 _SERVERS = ("run_forever", "serve_forever")
 
@@ -49,12 +63,58 @@ def judge(rows: Rows, limits: Limits) -> Iterator[Verdict]:
     alive = [row for row in rows if not row.has_ended]
     found = [_judge_process(process, limits) for process in _standing.group_processes(alive)]
     everyone_stands = all(stand is not None for _row, stand in found)
+    standing = {(row.host, row.pid): stand for row, stand in found if stand is not None}
+    waits = {(row.host, row.pid): _find_child(row, stand, standing) for row, stand in found}
+    verdicts = {}
     for row, stand in found:
         who = f"pid {row.pid}" if row.rank is None else f"rank {row.rank}"
         if stand is None or (stand.kind == OUTSIDE and not everyone_stands):
-            yield Verdict(row.piece, False, who=who)
+            verdicts[row.host, row.pid] = Verdict(row.piece, False, who=who)
         else:
-            yield _describe(row, stand, limits, who)
+            wait = waits[row.host, row.pid]
+            verdicts[row.host, row.pid] = _describe(row, stand, limits, who, wait)
+    for (host, pid), verdict in verdicts.items():
+        # A child that is waited for is part of what its parent stands for.
+        over = [parent for parent, wait in waits.items()
+                if wait is not None and parent[0] == host and pid in wait.pids]  # fmt: skip
+        told = verdicts[over[0]] if over else verdict
+        yield verdict._replace(title=told.title, line=told.line, todo=told.todo)
+
+
+class ChildWait(NamedTuple):
+    """What the children of a process, for whose end it waits, wait for themselves."""
+
+    pids: Sequence[int]
+    words: str
+    is_full: bool  # for room in a pipe, which nobody makes while all stand
+    todo: str
+
+
+def _find_child(
+    row: Any, stand: Standstill | None, standing: Mapping[tuple[str, int], Standstill]
+) -> ChildWait | None:
+    """Return what those wait for that a process waits for, from their own recordings if there are
+    any, and else from the kernel; None if it waits for no process, or that is not known."""
+    if stand is None or stand.threads[0].wait != "child":
+        return None
+    children = [one for one in row.below or () if one["parent"] == row.pid]
+    recorded = [one for one in children if (row.host, one["process"]) in standing]
+    if recorded:
+        stands = [standing[row.host, one["process"]] for one in recorded]
+        words = (
+            f"{stands[0].threads[0].words} ({recorded[0]['name']}, pid {recorded[0]['process']})"
+        )
+        is_full = any(one.is_idle and one.wait == "pipe" and one.sends
+                      for stand in stands for one in stand.threads)  # fmt: skip
+        return ChildWait([one["process"] for one in recorded], words, is_full, _CHILD_TODO)
+    for child in children:
+        words = describe_kernel_wait(child["waits_in"] or "")
+        if words:
+            is_full = "pipe_write" in child["waits_in"]
+            words = f"{words} ({child['name']}, pid {child['process']})"
+            todo = _PIPE_TODO if is_full else _CHILD_TODO
+            return ChildWait([child["process"]], words, is_full, todo)
+    return None
 
 
 def _judge_process(rows: list[Any], limits: Limits) -> tuple[Any, Standstill | None]:
@@ -81,7 +141,9 @@ def _find_silence(row: Any, threads: list[StandingThread], limits: Limits) -> St
     return Standstill(OUTSIDE, main.stood_s, [main, *others])
 
 
-def _describe(row: Any, stand: Standstill, limits: Limits, who: str) -> Verdict:
+def _describe(
+    row: Any, stand: Standstill, limits: Limits, who: str, child: ChildWait | None
+) -> Verdict:
     first = stand.threads[0]
     evidence: dict[str, float | str | None] = {
         "stands_since_ns": 1e9 * stand.stood_s, "threads": len(stand.threads),
@@ -96,10 +158,29 @@ def _describe(row: Any, stand: Standstill, limits: Limits, who: str) -> Verdict:
         title = f"Nothing can run for {since}: a native call waits, and holds the GIL meanwhile"
     elif stand.kind == ALONE:
         title += ", and no thread is left that could bring it"
+        if _runs_loop(first):
+            title += ": this one runs the event loop"
+    elif child is not None:
+        title += f", which waits for {child.words}"
+    todo = _GIL_TODO if stand.kind == GIL else ""
+    if stand.kind == ALONE and _runs_loop(first):
+        todo = _LOOP_TODO
+    if child is not None:
+        todo = child.todo
+    level = _grade(row, stand, limits)
     return Verdict(
-        row.piece, True, evidence, severity=_grade(row, stand, limits), readings=20, who=who,
-        title=title, line=first.place, todo=_GIL_TODO if stand.kind == GIL else "",
+        row.piece, True, evidence, readings=20, who=who, title=title, line=first.place, todo=todo,
+        # Whoever waits for it stands as well: nobody will read what it writes.
+        severity="warning" if child is not None and child.is_full and level == "info" else level,
     )  # fmt: skip
+
+
+def _runs_loop(one: StandingThread) -> bool:
+    """Return whether a thread waits inside of a callback of the event loop that it runs itself."""
+    return any(
+        file.endswith("/asyncio/events.py") and func.endswith("_run")
+        for func, file, _line in one.frames
+    )
 
 
 def _grade(row: Any, stand: Standstill, limits: Limits) -> str:

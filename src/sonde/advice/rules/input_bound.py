@@ -13,6 +13,8 @@ from typing import Any, NamedTuple
 
 from sonde.advice.rules._code import FETCHING, PLACE, show_place
 from sonde.advice.verdict import Evidence, Limit, Limits, Rows, Verdict
+from sonde.analysis.code_names import name_c_call, name_call, show_call
+from sonde.analysis.work_kinds import find_instead, find_kind
 
 NEEDS = (
     "python.torch_step.input_wait_ns", "python.torch_loader.workers", "system.cgroup.cpu_limit",
@@ -37,6 +39,7 @@ LIMITS = {
     "crowded_pct": Limit(
         40, "of the workers' time spent waiting for a processor, from which none are free"
     ),
+    "mostly_pct": Limit(60, "of the loading spent in one call, from which that is named"),
     "cpu_pct": Limit(
         80, "of the allowed processors used by workers, from which more would not help"
     ),
@@ -55,7 +58,7 @@ owner AS (
   SELECT host, process, pid AS job, worker FROM python.torch_worker
   UNION SELECT host, pid, pid, 0 FROM python.torch_loader WHERE workers = 0),
 sample AS (
-  SELECT {{piece}} AS piece, host, pid AS process, stack, wall_ns, cpu_ns, idle,
+  SELECT {{piece}} AS piece, host, pid AS process, stack, wall_ns, cpu_ns, idle, call,
          stack IN ({FETCHING}) AS fetching, stack IN ({_SAMPLING}) AS sampling
   FROM python.stack_sample WHERE {{inside}} AND thread = pid),
 one AS (
@@ -85,6 +88,16 @@ line AS (
 top AS (
   SELECT piece, host, job, ARG_MAX(struct_pack(file, lineno, func), wall_ns) AS place
   FROM line GROUP BY 1, 2, 3),
+-- What most of the loading is, as its lines call it: a function of a library, or of C.
+doing AS (
+  SELECT piece, host, job, ARG_MAX(struct_pack(called, in_file, func, s), s) AS doing
+  FROM (SELECT piece, host, job, place.func, inner_frame.file AS in_file,
+               COALESCE(inner_frame.func, call) AS called, SUM(wall_ns) / 1e9 AS s
+        FROM sample JOIN owner USING (host, process) JOIN place USING (stack)
+        LEFT JOIN python.frame AS inner_frame ON inner_frame.stack = sample.stack
+          AND inner_frame.depth = own_depth - 1
+        WHERE fetching GROUP BY ALL)
+  GROUP BY 1, 2, 3),
 chooser AS (
   SELECT piece, host, process, ARG_MAX(struct_pack(file, lineno, func), wall_ns) AS place
   FROM (SELECT piece, host, process, file, lineno, func, SUM(wall_ns) AS wall_ns
@@ -109,7 +122,7 @@ SELECT s.piece, s.rank, s.steps, s.step_s, s.wait_s, l.dataset, l.workers, l.pre
        t.idle_s, h.hottest,
        p.seen_cpu_pct, COALESCE(p.seen_queue_pct, 0) AS seen_queue_pct, p.seen_disk_pct,
        100 * m.queue_ns / m.alive_ns AS queue_pct, COALESCE(m.sampler_s, 0) AS sampler_s,
-       d.place AS chooser,
+       d.place AS chooser, doing.doing AS doing,
        top.place.file AS file, top.place.lineno AS lineno, top.place.func AS func
 FROM step AS s ASOF JOIN loader AS l ON s.host = l.host AND s.pid = l.pid AND s.ts >= l.ts
 LEFT JOIN cores AS c ON c.host = s.host AND c.pid = s.pid
@@ -118,6 +131,7 @@ LEFT JOIN share AS h ON h.host = s.host AND h.job = s.pid
 LEFT JOIN loop AS m ON m.piece = s.piece AND m.host = s.host AND m.process = s.pid
 LEFT JOIN chooser AS d ON d.piece = s.piece AND d.host = s.host AND d.process = s.pid
 LEFT JOIN process AS p ON p.piece = s.piece AND p.host = s.host AND p.job = s.pid
+LEFT JOIN doing ON doing.piece = s.piece AND doing.host = s.host AND doing.job = s.pid
 LEFT JOIN born AS b ON b.piece = s.piece AND b.host = s.host AND b.pid = s.pid
 LEFT JOIN top ON top.piece = s.piece AND top.host = s.host AND top.job = s.pid
 """
@@ -143,6 +157,7 @@ def judge(rows: Rows, limits: Limits) -> Iterator[Verdict]:
         is_cheap = row.workers == 0 and wait_pct < limits.alone_pct
         least_pct = limits.wait_pct if row.workers else limits.cheap_pct
         fired = lost_pct >= least_pct and not _is_held_up(row, wait_pct, limits)
+        cause = _add_doing(row, cause, limits) if fired else cause
         yield Verdict(
             row.piece, fired, evidence | dict(cause.evidence),
             lost_pct=lost_pct if cause.is_own and not is_cheap else None, severity="info",
@@ -150,6 +165,35 @@ def judge(rows: Rows, limits: Limits) -> Iterator[Verdict]:
             title=cause.title, todo=cause.todo,
             line=_find_line(row, cause),
         )  # fmt: skip
+
+
+_LOADS = (
+    "it has no workers and loads each batch itself",
+    "too few workers",
+    "(CPU-bound)",
+    "reads (I/O)",
+)
+
+
+def _add_doing(row: Any, cause: Cause, limits: Limits) -> Cause:
+    """Return the cause with what nearly all of the loading is: to do that in another way gains more
+    than workers do."""
+    one = row.doing
+    if one is None or not one["called"] or not any(words in cause.title for words in _LOADS):
+        return cause
+    share_pct = 100 * one["s"] / row.fetch_s
+    if share_pct < limits.mostly_pct:
+        return cause
+    call = (
+        name_call(one["called"], one["in_file"]) if one["in_file"] else name_c_call(one["called"])
+    )
+    kind, instead = find_kind(call), find_instead(call, None, is_waiting=False)
+    what = f"{show_call(call)} ({kind})" if kind else show_call(call)
+    return cause._replace(
+        title=f"{cause.title}, mostly by {what} in {one['func'].rpartition('.')[2]}",
+        todo=f"{instead}. If that is not enough: {cause.todo}" if instead else cause.todo,
+        evidence={**cause.evidence, "of_the_loading_pct": share_pct},
+    )
 
 
 def _find_line(row: Any, cause: Cause) -> str:

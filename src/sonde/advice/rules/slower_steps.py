@@ -35,6 +35,10 @@ _BACKWARD = (
     "over (`hidden = hidden.detach()`, a running loss or average with `.item()`), and do not give "
     "backward `retain_graph=True`, which only hides the error that would say so",
 )
+_HOOKS = (
+    "see how often the hook is registered: each registration adds one more call of it. Register it "
+    "once, before the loop, or keep what `register_forward_hook` returns and call its remove()"
+)
 
 
 def judge(rows: Rows, limits: Limits) -> Iterator[Verdict]:
@@ -99,4 +103,5 @@ def _explain(before: list[Any], after: list[Any], added_s: float, limits: Limits
         return Growth(*_BACKWARD, line or step_change.find_top_line(after), "warning")
     in_model_s = forward[1] - forward[0] + backward[1] - backward[0]
     title = f"Each step takes longer than the one before: the program {what}" if what else ""
-    return Growth(title, "", line, "warning" if line and 2 * in_model_s < all_s else "info")
+    todo = _HOOKS if what.endswith(step_change.HOOK) else ""
+    return Growth(title, todo, line, "warning" if line and 2 * in_model_s < all_s else "info")

@@ -17,6 +17,7 @@ from typing import Any
 
 from sonde.advice.rules._code import PLACE, describe_more, show_place
 from sonde.advice.verdict import Limit, Limits, Rows, Verdict
+from sonde.analysis.code_names import show_call
 from sonde.words import show_moment
 
 DANGER = True  # it may have begun a minute ago
@@ -33,6 +34,7 @@ LIMITS = {
     "apart_pct": Limit(85, "of the parts on either side that are nearer to their own side"),
     "explained_pct": Limit(50, "of the added time that is spent at one line, to name it"),
 }
+HOOK = ", a hook of a module"
 _FEW = 4  # steps in a part
 # What steps take in each part of the time, and where the main thread works or waits meanwhile. It
 # is left out where a library waits for threads of its own, which may be short of a processor, and
@@ -60,13 +62,18 @@ sample AS (
     idle AND wait = 'lock' AND call IS NOT NULL AND NOT starts_with(call, '_thread.'))
     AND NOT (idle AND stack IN (FROM collective))
   GROUP BY ALL),
-place AS ({PLACE}),
+-- What torch calls around a module, and is not its forward pass, is a hook.
+place AS (
+  SELECT p.stack, p.file, p.lineno, p.func,
+         above.file LIKE '%/torch/nn/modules/module.py' AND p.func NOT LIKE '%forward' AS is_hook
+  FROM ({PLACE}) AS p LEFT JOIN python.frame AS above
+    ON above.stack = p.stack AND above.depth = own_depth + 1),
 spent AS (
   SELECT part, host, pid, file, lineno, func, kind, ANY_VALUE(call) AS call,
-         SUM(s) AS s
+         ANY_VALUE(is_hook) AS is_hook, SUM(s) AS s
   FROM sample JOIN place USING (stack) GROUP BY part, host, pid, file, lineno, func, kind),
 line AS (
-  SELECT part, host, pid, LIST(struct_pack(file, lineno, func, kind, call, s)) AS lines
+  SELECT part, host, pid, LIST(struct_pack(file, lineno, func, kind, call, is_hook, s)) AS lines
   FROM spent GROUP BY part, host, pid),
 own AS (SELECT part, host, pid, SUM(s) AS own_s FROM sample GROUP BY part, host, pid)
 SELECT piece, part, host, pid, rank, steps, step_s, forward_s, backward_s, begin_us, own_s,
@@ -191,12 +198,14 @@ def explain(
     if new[worst] * rest[0] < 2 * old.get(worst, 0.0) * rest[1]:
         return "", ""  # all of it takes longer: others use the caches, or the clock is lower
     file, lineno, func, kind = worst
-    calls = [
-        one["call"] for row in after for one in row.lines or ()
-        if (one["file"], one["lineno"], one["kind"]) == (file, lineno, kind) and one["call"]
+    same = [
+        one for row in after for one in row.lines or ()
+        if (one["file"], one["lineno"], one["kind"]) == (file, lineno, kind)
     ]  # fmt: skip
-    what = describe_more(func, kind, calls[0] if calls else None)
-    return what, show_place(file, lineno, func)
+    calls = [one["call"] for one in same if one["call"]]
+    what = describe_more(func, kind, show_call(calls[0]) if calls else None)
+    is_hook = any(one.get("is_hook") for one in same)
+    return f"{what}{HOOK if is_hook else ''}", show_place(file, lineno, func)
 
 
 def _sum_lines(rows: Sequence[Any], steps: int) -> dict[tuple[str, int, str, str | None], float]:

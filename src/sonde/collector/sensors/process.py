@@ -43,12 +43,13 @@ class Raw(NamedTuple):
 class Seen:
     """A process at the previous reading."""
 
-    __slots__ = ("cpu_ns", "debts", "node", "raw", "skipped", "system_ns", "t_ns")
+    __slots__ = ("cpu_ns", "debts", "node", "raw", "skipped", "system_ns", "t_ns", "waits_in")
 
     def __init__(self, node: Node, raw: Raw, t_ns: int, cpu_ns: int, system_ns: int) -> None:
         self.node, self.raw, self.t_ns = node, raw, t_ns
         self.cpu_ns, self.system_ns = cpu_ns, system_ns  # reported so far: see _split()
         self.skipped = 0
+        self.waits_in: str | None = None  # as long as it does not run
         # For each child that has ended: number of that reading, its minor faults, its I/O.
         self.debts: list[tuple[int, int, tuple[int, ...]]] = []
 
@@ -153,19 +154,34 @@ class Sensor:
                 system_ns = raw.system_ticks * _TICK_NS
                 self._seen[node.pid] = Seen(node, raw, raw.t_ns, cpu_ns, system_ns)
                 return None
-            nothing = raw._replace(small_faults=0, reaped=0, faults=0, io=(0, 0, 0, 0))
+            nothing = raw._replace(cpu_ns=0, small_faults=0, reaped=0, faults=0, io=(0, 0, 0, 0))
             seen = self._seen[node.pid] = Seen(node, nothing, born_ns, 0, 0)
         passed = raw.t_ns - seen.t_ns
         if passed <= 0:
             return None
         user, system = _split(seen, cpu_ns, raw.system_ticks * _TICK_NS, passed)
         io, faults = self._count_io(seen, raw), max(0, raw.faults - seen.raw.faults)
+        seen.waits_in = self._find_wait(seen, raw)
         seen.raw, seen.t_ns, node.threads = raw, raw.t_ns, raw.threads
         return (
             (raw.t_ns, passed, 100 * user / passed, 100 * system / passed, raw.rss_pages * _PAGE,
              raw.vms_bytes, raw.threads, node.pid, raw.parent),
-            (raw.name, raw.state, faults, *io),
+            (raw.name, raw.state, faults, *io, seen.waits_in),
         )  # fmt: skip
+
+    def _find_wait(self, seen: Seen, raw: Raw) -> str | None:
+        """Return in which function of the kernel a process sleeps that has not run since the
+        previous reading: it is asked once, for it sleeps there until it runs."""
+        if raw.state not in "SD" or raw.cpu_ns < 0 or raw.cpu_ns != seen.raw.cpu_ns:
+            return None
+        if seen.waits_in is not None:
+            return seen.waits_in
+        try:
+            with open(f"{self._reader.proc}/{seen.node.pid}/wchan", encoding="ascii") as file:
+                found = file.read()
+        except (OSError, UnicodeDecodeError):
+            return None
+        return found if found.isidentifier() else None
 
     def _find_birth(self, raw: Raw) -> int:
         """Return when a process started, by our clock; at most a tick too early."""
