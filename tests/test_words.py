@@ -122,3 +122,13 @@ def test_ranges_are_short_and_things_are_counted() -> None:
     assert words.show_ranges(range(0, 40, 2), most=4) == "0, 2, 4, …, 38"
     assert [words.count_things(n, "process") for n in (1, 2)] == ["1 process", "2 processes"]
     assert words.count_things(1023, "rank") == "1,023 ranks"
+
+
+def test_a_command_has_neither_its_interpreter_nor_flags_of_that() -> None:
+    for command in (
+        "python train.py 3",
+        "/usr/bin/python3.11 -u /job/train.py 3",
+        "python -B -u train.py 3",
+    ):
+        assert words.shorten_command(command) == "train.py 3"
+    assert words.shorten_command("python -m shop") == "python -m shop"

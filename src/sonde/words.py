@@ -208,6 +208,9 @@ def shorten_file(file: str, folder: str | None = None) -> str:
     return "/".join(parts[-2:]) if len(parts) > 3 else file
 
 
+_FLAGS = ("-u", "-B", "-E", "-I", "-O", "-OO", "-P", "-s", "-S", "-v")  # of Python, without a value
+
+
 def shorten_command(command: str) -> str:
     """Return a command without its interpreter and without the folder of its program: that is the
     same for many, and stands where the difference would be."""
@@ -215,6 +218,8 @@ def shorten_command(command: str) -> str:
         return WORKER
     first, _, rest = command.partition(" ")
     first = os.path.basename(first)
+    while first.startswith("python") and rest.partition(" ")[0] in _FLAGS:
+        rest = rest.partition(" ")[2]
     command = f"{first} {rest}".strip()
     if not first.startswith("python") or not rest or rest.startswith("-"):
         return command

@@ -87,6 +87,26 @@ def test_the_workers_of_a_server_are_processes_like_the_one_that_started_them() 
     assert draw(ranks)[0] == "Job train-7: 2 ranks and 1 process that they started"
 
 
+def test_what_has_started_the_ranks_is_no_rank() -> None:
+    rows = [make_row(rank, 2, STUCK) for rank in (0, 1, None)]
+    assert draw(rows)[0] == "Job train-7: 2 ranks, beside 1 other process"
+
+
+def test_many_frames_of_libraries_are_one_line_unless_they_are_asked_for() -> None:
+    site = "/v/lib/python3.12/site-packages"
+    server = [[f"step_{n}", f"{site}/gunicorn/app.py", n] for n in range(1, 8)]
+    rows = [make_row(rank, 2, [*server, *STUCK, *server]) for rank in range(2)]
+    text = RankText(Painter(coloured=False), rows, all_frames=False)
+    folded = list(text.draw())
+    assert "… 7 frames of gunicorn (--all-frames)" in folded and len(draw(rows)) == len(folded) + 11
+    inside = folded.index("… 6 frames of torch, gunicorn (--all-frames)")
+    assert folded[inside - 1] == "load (data.py:88)"
+    assert folded[inside + 1 : inside + 3] == [
+        "step_2 (gunicorn/app.py:2)",
+        "step_1 (gunicorn/app.py:1)",
+    ]
+
+
 def test_the_tree_branches_where_stacks_differ_and_says_who_is_inside() -> None:
     deeper = [["recv", "/job/trainer.py", 3], *WAITING[1:]]
     rows = [make_row(0, 3, WAITING), make_row(1, 3, deeper), make_row(2, 3, WAITING[1:])]

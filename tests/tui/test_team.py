@@ -91,7 +91,10 @@ def test_who_does_a_little_more_because_another_is_slow_does_not_differ() -> Non
         (None, 0), (None, 0), (None, 0), (SLOW, 60),
     ]  # fmt: skip
     found = find_members([*quick, busy], 10.0)  # nobody differs by more
-    assert [(one.unit, round(one.more_pct)) for one in found] == [(None, 0), (None, 0), (APP, 10)]
+    assert [(one.unit, round(one.more_pct)) for one in found] == [(None, 0)] * 3
+    hung = Process(3, ((WAITS, APP), False, 9))
+    found = find_members([*quick, hung], 10.0)
+    assert [(one.unit, round(one.more_pct)) for one in found] == [(None, 0), (None, 0), (APP, 50)]
 
 
 def test_where_the_others_do_little_one_differs_by_what_it_does_and_not_by_how_much() -> None:

@@ -200,7 +200,8 @@ class Tally:
         worst: dict[int, float] = {}
         for verdict in self.yes:
             if verdict.lost_pct is not None:
-                worst[verdict.piece] = max(verdict.lost_pct, worst.get(verdict.piece, 0.0))
+                lost_pct = min(100.0, verdict.lost_pct)  # a mean may be of another number of steps
+                worst[verdict.piece] = max(lost_pct, worst.get(verdict.piece, 0.0))
         return sum(worst.values()) / self.judged if worst else None
 
     @property

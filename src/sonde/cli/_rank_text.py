@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Sequence
+from itertools import groupby
 from textwrap import wrap
 from typing import Any
 
 from sonde.analysis.code_names import MINE, find_owner, shorten_file
 from sonde.analysis.live_processes import list_missing
 from sonde.analysis.rank_tree import (
+    Frame,
     Lag,
     RankThread,
     SharedPlace,
@@ -20,21 +22,25 @@ from sonde.analysis.rank_tree import (
     split_threads,
 )
 from sonde.analysis.wait_words import describe_wait
-from sonde.cli._stack_text import Painter
+from sonde.cli._stack_text import MANY_CALLERS, Painter, name_packages
 from sonde.words import clean, count_things, show_duration_short, show_ranges
 
 Row = dict[str, Any]
 _MOST = 20  # places, and branches of the tree
 _MOST_OTHERS = 10
 _MOST_NAMED = 4  # processes that are named one by one
+_INNERMOST = 2  # frames of libraries that are shown where a stack ends
 _SHORT_NS = 10**9  # a wait that is shorter is no news
 
 
 class RankText:
     """Draws what the processes of a job are doing."""
 
-    def __init__(self, paint: Painter, rows: Sequence[Row], width: int = 10**6) -> None:
+    def __init__(
+        self, paint: Painter, rows: Sequence[Row], width: int = 10**6, *, all_frames: bool = True
+    ) -> None:
         self._paint, self._rows, self._width = paint, rows, width
+        self._all_frames = all_frames
         self._folder = next((row["cwd"] for row in rows if row["cwd"]), None)
         self._hosts = {row["host"] for row in rows}
         self._ranked = any(row["rank"] is not None for row in rows)
@@ -60,9 +66,12 @@ class RankText:
         job = f"Job {own[0]['job']}: " if own and own[0]["job"] and len(jobs) == 1 else ""
         what = count_things(len(self._rows), "process")
         if self._ranked:
-            what = count_things(len(own), "rank")
+            count = sum(row["rank"] is not None for row in own)
+            what = count_things(count, "rank")
             if started := len(self._rows) - len(own):
                 what += f" and {count_things(started, 'process')} that they started"
+            if rest := len(own) - count:  # as torchrun is
+                what += f", beside {count_things(rest, 'other process')}"
         where = f" on {count_things(len(self._hosts), 'host')}" if len(self._hosts) > 1 else ""
         yield self._paint(1, clean(f"{job}{what}{where}"))
         notes: dict[str, list[RankThread]] = {}
@@ -154,8 +163,8 @@ class RankText:
         return f"{what}, {words}" + (f": waits for {wait}" if wait and idle else "")
 
     def _draw_tree(self, node: TreeNode, indent: str, budget: _Budget) -> Iterator[str]:
-        for frame in node.frames:
-            yield f"{indent}{self._draw_frame(*frame)}"
+        for line in self._draw_frames(node.frames, is_end=not node.children):
+            yield f"{indent}{line}"
         if node.is_end and node.children:
             yield f"{indent}└ some of them are here"
         for at, child in enumerate(node.children):
@@ -167,6 +176,18 @@ class RankText:
             whose = self._paint(33, self._name(child.members))
             yield f"{indent}{'└─' if is_last else '├─'} {whose}"
             yield from self._draw_tree(child, f"{indent}{'   ' if is_last else '│  '}", budget)
+
+    def _draw_frames(self, frames: Sequence[Frame], *, is_end: bool) -> Iterator[str]:
+        """Yield frames, root first; many of libraries, one after the other, in one line."""
+        runs = groupby(frames, lambda frame: find_owner(frame[1]) == MINE)
+        for is_mine, run in runs:
+            found = list(run)
+            kept = _INNERMOST if is_end and found[-1] is frames[-1] else 0
+            if not (is_mine or self._all_frames) and len(found) >= MANY_CALLERS + kept:
+                hidden, found = found[: len(found) - kept], found[len(found) - kept :]
+                names = name_packages([file for _func, file, _line in hidden])
+                yield self._paint(2, f"… {len(hidden)} frames of {names} (--all-frames)")
+            yield from (self._draw_frame(*frame) for frame in found)
 
     def _draw_frame(self, func: str, file: str, line: int) -> str:
         if not file:

@@ -24,7 +24,7 @@ from sonde.words import clean, show_duration_short
 
 _SHORT_NS = 10**9  # a wait that is shorter is no news
 _MOST_NAMES = 4
-_MANY_CALLERS = 5  # frames of libraries, the outermost ones, that are told in one line
+MANY_CALLERS = 5  # frames of libraries, the outermost ones, that are told in one line
 _LEAST = 12  # columns of a source line that still tell something
 _STARTS = ("Thread._bootstrap", "Thread._bootstrap_inner", "Thread.run", "_bootstrap",
            "_bootstrap_inner", "run")  # fmt: skip
@@ -195,16 +195,20 @@ def _count_callers(frames: Sequence[StackFrame]) -> int:
         if not frame.is_native and find_owner(frame.file) == MINE
     ]  # fmt: skip
     count = len(frames) - 1 - own[-1] if own else 0
-    return count if count >= _MANY_CALLERS else 0
+    return count if count >= MANY_CALLERS else 0
 
 
 def _name_callers(frames: Sequence[StackFrame]) -> str:
     known = [frame for frame in frames if find_owner(frame.file) != SONDE]
-    files = [frame.file for frame in known if not frame.is_native]
+    names = name_packages([frame.file for frame in known if not frame.is_native])
+    return f"called by {len(known)} frames of {names} (--all-frames)"
+
+
+def name_packages(files: Iterable[str]) -> str:
+    """Return the packages that files are of, each once: the first few."""
     packages = [*dict.fromkeys(name_module(file).partition(".")[0] for file in files)]
     more = ", \N{HORIZONTAL ELLIPSIS}" if len(packages) > _MOST_NAMES else ""
-    names = clean(", ".join(packages[:_MOST_NAMES]) + more)
-    return f"called by {len(known)} frames of {names} (--all-frames)"
+    return clean(", ".join(packages[:_MOST_NAMES]) + more)
 
 
 def _order(name: str) -> tuple[int, str]:

@@ -151,8 +151,10 @@ def _describe_report(report: ModuleReport, recording: Recording) -> Iterator[str
         fast, *_, slow = sorted(steps, key=lambda one: one.duration)
         spread = _show_pct(find_spread_pct([one.duration for one in steps]))
         ends = [f"{_name_process(one)}: {_show_s(one.duration)}" for one in (fast, slow)]
-        yield (f"medians of {len(steps):,} processes; the fastest is {ends[0]}, the slowest "
-               f"{ends[1]}, the spread {spread}")  # fmt: skip
+        differ = f"the fastest is {ends[0]}, the slowest {ends[1]}, the spread {spread}"
+        if spread == _show_pct(0.0):
+            differ = "a step takes equally long in all of them"
+        yield f"medians of {len(steps):,} processes; {differ}"
     shallow = sum(one.shallow for one in steps)
     if shallow:
         yield f"{shallow} steps are left out: recorded in less detail, to keep to the budget"

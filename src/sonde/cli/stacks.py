@@ -97,7 +97,7 @@ def _look(args: argparse.Namespace) -> list[_Shown] | None:
         wait_for_statuses(sessions)
     in_full = args.each or args.locals or args.tasks or args.native or args.format == "json"
     if len(alive) > 1 and not in_full:
-        _print_tree(sessions)
+        _print_tree(sessions, all_frames=args.all_frames)
         return None
     return [
         _Native(session.pid, args, session) if args.native and _is_here(session)
@@ -120,17 +120,18 @@ def _ask_cluster(cluster: Cluster, args: argparse.Namespace) -> int:
     rows = read_processes_of(found)
     if args.format == "json":
         return show_answer(found, lambda: print(json.dumps(rows, indent=1)))
-    text = "\n".join(RankText(_make_painter(), rows, _find_width()).draw())
-    return show_answer(found, lambda: print(text))
+    text = RankText(_make_painter(), rows, _find_width(), all_frames=args.all_frames)
+    return show_answer(found, lambda: print("\n".join(text.draw())))
 
 
-def _print_tree(sessions: list[Session]) -> None:
+def _print_tree(sessions: list[Session], *, all_frames: bool) -> None:
     # Only here: one process needs neither.
     from sonde.analysis.live_processes import choose_current, read_processes
     from sonde.cli._rank_text import RankText
 
     rows = read_processes(choose_current(sessions), _LOOK_S)
-    print("\n".join(RankText(_make_painter(), rows, _find_width()).draw()))
+    text = RankText(_make_painter(), rows, _find_width(), all_frames=all_frames)
+    print("\n".join(text.draw()))
 
 
 def _make_painter() -> Painter:

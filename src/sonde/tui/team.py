@@ -16,6 +16,7 @@ from sonde.tui.tree import StackTree, Unit
 
 _NOTABLE = 0.05  # of the window: smaller differences are chance
 _LITTLE = 0.01  # of the window: who does less does nothing
+_MUCH, _TIMES = 0.25, 2.0  # of the window, and times as much: more of the same is no difference
 _BESIDE = 0.25  # of the largest difference: what one leaves undone is a little more for the rest
 
 
@@ -56,11 +57,7 @@ def find_members(processes: Sequence[TopProcess], window_s: float | None) -> lis
     ):
         rest = [one for place, one in enumerate(found) if place != at and teams[place] == teams[at]]
         others = _list_others(rest, working + waiting)
-        # Of two others, the one that does more of it: nobody is told to differ from a slow one.
-        more = {
-            unit: share - (median_high(one.get(unit, 0.0) for one in others) if others else share)
-            for unit, share in units.items()
-        }
+        more = {unit: _find_more(unit, share, others) for unit, share in units.items()}
         unit = max(more, key=lambda one: (more[one], one), default=None)
         if unit is None or more[unit] < _NOTABLE:
             members.append(Member(process, 100 * working, 100 * waiting, None, 0.0, wait))
@@ -71,6 +68,17 @@ def find_members(processes: Sequence[TopProcess], window_s: float | None) -> lis
     least = _BESIDE * max((one.more_pct for one in members), default=0.0)
     return [one if one.more_pct >= least else one._replace(unit=None, more_pct=0.0)
             for one in members]  # fmt: skip
+
+
+def _find_more(unit: Unit, share: float, others: Sequence[dict[Unit, float]]) -> float:
+    """Return how much more of the time one spends in a line than the others. Of two others, the one
+    that does more of it counts: nobody is told to differ from a slow one."""
+    if not others:
+        return 0.0
+    usual = median_high(one.get(unit, 0.0) for one in others)
+    # Where all do the same, one has a little more of it to do, by chance.
+    is_same = share < _TIMES * usual
+    return 0.0 if is_same and share - usual < _MUCH else share - usual
 
 
 def _list_others(

@@ -16,7 +16,8 @@ from sonde.advice.verdict import Limit, Limits, Rows, Verdict
 
 LINE = "busy"
 MOST = "warning"
-UNLESS = ("slower_steps", "single_examples", "sync_points")
+# Ranks wait for each other in their backward passes.
+UNLESS = ("slower_steps", "single_examples", "sync_points", "slow_rank", "comm_bound")
 NEEDS = ("python.torch_step.backward_ns",)
 OTHERWISE = "the job does not train"
 ONLY_IF = ("python.torch_step", "BOOL_OR(backward_ns >= {times} * (dur_ns - backward_ns))")
