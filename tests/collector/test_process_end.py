@@ -20,7 +20,8 @@ WAIT = """
 import sonde, time
 sonde.start(collector="off")
 print("ready", flush=True)
-time.sleep(300)
+while True:
+    time.sleep(1)  # a signal that comes just before the sleep does not end it: Python sees it afterwards
 """
 TOLD = (
     """

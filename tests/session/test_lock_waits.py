@@ -5,8 +5,8 @@ from __future__ import annotations
 import json
 import sys
 
+import sonde
 from conftest import wait_for
-from sonde.store.recording import open_recording
 
 PROGRAM = """
 import contextlib, queue, threading, time
@@ -114,7 +114,7 @@ def test_who_holds_a_lock_is_told_if_it_is_certain(start, sonde_cli) -> None:
 
     process.kill()  # what is recorded says the same
     process.wait()
-    rows = open_recording(process.pid).query(SQL).to_pylist()
+    rows = sonde.open(process.pid).query(SQL).to_pylist()
     assert {row["waiter"]: tuple(row["newest"][:2]) for row in rows} == KNOWN
     assert all(row["newest"][1] == row["newest"][2] for row in rows if row["newest"][1])
     text = sonde_cli("stacks", process.pid).stdout

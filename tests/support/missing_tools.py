@@ -6,7 +6,7 @@ reads it with SQL is not, and says so."""
 from __future__ import annotations
 
 import subprocess
-from collections.abc import Iterator
+from collections.abc import Generator, Iterator
 from importlib.util import find_spec
 
 import pytest
@@ -16,6 +16,18 @@ from sonde.errors import TOOLS
 
 class MissingTools:
     """A plugin of pytest: a failure for lack of a package that is really not there is a skip."""
+
+    @pytest.hookimpl(wrapper=True)
+    def pytest_make_collect_report(
+        self, collector: pytest.Collector
+    ) -> Generator[None, pytest.CollectReport, pytest.CollectReport]:
+        # One file that cannot be imported would keep all others from being run.
+        report = yield
+        name = find_missing(str(report.longrepr)) if report.failed else None
+        if name is not None:
+            report.outcome = "skipped"
+            report.longrepr = (str(collector.path), 0, f"Skipped: {name} is not installed")
+        return report
 
     @pytest.hookimpl(wrapper=True)
     def pytest_runtest_setup(self) -> Iterator[None]:

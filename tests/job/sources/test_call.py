@@ -15,7 +15,6 @@ import sonde
 from sonde.analysis.exact_calls import read_calls
 from sonde.session import steering
 from sonde.session.target import find_sessions
-from sonde.store.recording import Recording
 from support.call_programs import HEAD, ON, WORK, by_name, callers, read
 
 pytestmark = pytest.mark.usefixtures("no_collector")
@@ -456,7 +455,7 @@ leaf()
 
 def test_a_forked_child_starts_with_nothing(run) -> None:
     run(HEAD + FORK)
-    found = [read_calls(Recording([session])) for session in sonde.open("all").sessions]
+    found = [read_calls(sonde.open(session)) for session in sonde.open("all").sessions]
     assert sorted(by_name(stats, "leaf")[1] for stats in found) == [3, 7]
     parent = next(stats for stats in found if by_name(stats, "leaf")[1] == 3)
     assert not [key for key in parent if key[2] == "child"]

@@ -18,7 +18,6 @@ import sonde
 from conftest import wait_for
 from sonde.session import Session, list_sessions, stack_table
 from sonde.session.target import find_sessions
-from sonde.store.recording import Recording, open_recording
 from stress import stacks as stress
 from support import native_tools, oracle
 
@@ -160,7 +159,7 @@ print(folder, took, used)
 
 
 def ask(folder: str, sql: str) -> list[dict]:
-    return Recording([Session(folder)]).query(sql).to_pylist()
+    return sonde.open(Session(folder)).query(sql).to_pylist()
 
 
 def test_shares_of_a_known_program_and_its_clocks(run) -> None:
@@ -327,7 +326,7 @@ def test_the_interval_is_changed_while_it_runs(start, sonde_cli) -> None:
     )
     done = sonde_cli("config", process.pid, "stack.every=1ms")
     assert done.returncode == 0 and "1ms" in done.stdout, done.stderr
-    recording = open_recording(process.pid)
+    recording = sonde.open(process.pid)
     sql = "SELECT COUNT(*) AS n FROM python.stack_sample"
     wait_for(lambda: recording.query(sql).to_pylist()[0]["n"] > 100)
 
@@ -385,7 +384,7 @@ def test_a_forked_child_has_stacks_of_its_own(run) -> None:
     )
     parent, child = done.stdout.split()
     sql = "SELECT pid, func FROM python.stack WHERE func IN ('child', 'parent') GROUP BY ALL"
-    rows = {(str(row["pid"]), row["func"]) for row in open_recording("all").query(sql).to_pylist()}
+    rows = {(str(row["pid"]), row["func"]) for row in sonde.open("all").query(sql).to_pylist()}
     assert rows == {(parent, "parent"), (child, "child")}
 
 
@@ -489,7 +488,7 @@ def test_thousands_of_threads_are_seen(start) -> None:
         "print('ready', flush=True)\n"
         "wait()"
     )
-    recording = open_recording(process.pid)
+    recording = sonde.open(process.pid)
     threads = len(os.listdir(f"/proc/{process.pid}/task"))
     sql = "SELECT COUNT(DISTINCT thread) AS n FROM python.thread WHERE state = 'started'"
     wait_for(lambda: recording.query(sql).to_pylist()[0]["n"] > threads * 0.99)
@@ -718,7 +717,7 @@ def count_calls(folder: str) -> dict[str, dict[str | None, int]]:
         "WHERE depth = 0 GROUP BY ALL"
     )
     calls: dict[str, dict[str | None, int]] = {}
-    for row in open_recording(folder).query(sql).to_pylist():
+    for row in sonde.open(folder).query(sql).to_pylist():
         calls.setdefault(row["func"].rpartition(".")[2], {})[row["call"]] = row["n"]
     return calls
 
@@ -764,7 +763,7 @@ def test_a_sample_names_a_function_that_cython_has_made(sample, tmp_path):
         "SELECT func, MODE(call) AS call FROM python.stack_sample JOIN python.frame USING (stack) "
         "WHERE depth = 0 AND func IN ('pick', 'draw') GROUP BY ALL"
     )
-    rows = open_recording(str(tmp_path)).query(sql).to_pylist()
+    rows = sonde.open(str(tmp_path)).query(sql).to_pylist()
     assert {row["func"]: row["call"] for row in rows} == {
         "pick": "numpy.random.choice",
         "draw": "numpy.random._generator.choice",
