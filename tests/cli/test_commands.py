@@ -22,7 +22,6 @@ import pytest
 import sonde
 from sonde import cli, plugins
 from sonde.cli import _table
-from support.needs import need
 
 SQL = "SELECT n, real, name FROM job.cli ORDER BY n"
 ROWS = [
@@ -266,13 +265,6 @@ def test_the_demo_finds_the_line_and_shows_that_its_fix_helped(sonde_cli) -> Non
     assert after < before
     last = done.stdout.splitlines()[-1]
     assert "<title>" in Path(last.rpartition(" ")[2]).read_text(encoding="utf-8")
-
-
-def test_a_demo_that_is_too_short_for_a_second_step_still_ends(sonde_cli) -> None:
-    need("torch")
-    done = sonde_cli("demo", "--duration", "0.001", SONDE_COLLECTOR="off")
-    assert done.returncode == 0, done.stderr
-    assert "step 0: loss" in done.stdout and "Open the page" in done.stdout
 
 
 def test_version() -> None:
