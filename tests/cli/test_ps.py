@@ -16,8 +16,9 @@ def make(pid: int, job: str | None, rank: int | None = None) -> dict[str, object
 
 def test_the_processes_of_a_job_stand_together_with_its_ranks_in_order() -> None:
     rows = [make(1, "torchrun-1"), make(5, "fetch-5"), make(3, "torchrun-1", 1),
-            make(2, "torchrun-1", 0), make(6, None)]  # fmt: skip
-    assert [row["pid"] for row in _put_jobs_together(rows)] == [1, 2, 3, 5, 6]
+            make(30, "pool-30"), make(9, "pool-30"), make(2, "torchrun-1", 0), make(6, None),
+            make(8, "pool-30")]  # fmt: skip
+    assert [row["pid"] for row in _put_jobs_together(rows)] == [1, 2, 3, 5, 30, 8, 9, 6]
 
 
 def test_a_process_alone_shows_only_a_job_that_somebody_named() -> None:

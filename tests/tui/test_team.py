@@ -111,6 +111,17 @@ def test_what_waits_for_the_workers_that_it_started_is_compared_with_nobody() ->
     assert [one.unit for one in find_members([main, *WORKERS], 10.0)] == [None, None, SLOW, None]
 
 
+def test_in_which_line_of_a_loop_each_was_seen_more_often_is_no_difference() -> None:
+    first, second = (Unit("crunch", "/job/pool.py", line) for line in (4, 5))
+    workers = [
+        Process(n, ((first,), False, seconds), ((second,), False, 9 - seconds))
+        for n, seconds in ((1, 2), (2, 5), (3, 8))
+    ]
+    assert [one.unit for one in find_members(workers, 10.0)] == [None] * 3
+    slow = Process(4, ((first,), False, 2), ((second,), False, 1), ((SLOW,), True, 6))
+    assert [one.unit for one in find_members([*workers, slow], 10.0)] == [None, None, None, SLOW]
+
+
 def test_a_forked_worker_does_not_do_what_its_parent_did_when_it_started_it() -> None:
     child = Unit("BaseProcess._bootstrap", "/usr/lib/python3.11/multiprocessing/process.py", 314)
     take = Unit("SimpleQueue.get", "/usr/lib/python3.11/multiprocessing/queues.py", 365)

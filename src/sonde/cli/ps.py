@@ -97,8 +97,9 @@ def run(args: argparse.Namespace) -> int:
 
 
 def _put_jobs_together(rows: Sequence[dict[str, Any]]) -> list[dict[str, Any]]:
-    """Return rows, which are in the order of their start, with each job's together and its ranks in
-    order. A job of one process that has no name of its own gets none: its pid says the same."""
+    """Return rows, which are in the order of their start, with each job's together and its ranks or
+    pids in order. A job of one process that has no name of its own gets none: its pid says the
+    same."""
     jobs: dict[str, list[dict[str, Any]]] = {}
     for row in rows:
         jobs.setdefault(row["job"] or row["session"], []).append(row)
@@ -107,7 +108,11 @@ def _put_jobs_together(rows: Sequence[dict[str, Any]]) -> list[dict[str, Any]]:
         if len(alike) == 1 and job.endswith(f"-{alike[0]['pid']}"):
             found.append({**alike[0], "job": None})
         else:
-            found += sorted(alike, key=lambda row: -1 if row["rank"] is None else row["rank"])
+            # Recordings of workers begin a moment after these, in any order.
+            rest = sorted(alike[1:], key=lambda row: row["pid"])
+            found += sorted(
+                [alike[0], *rest], key=lambda row: -1 if row["rank"] is None else row["rank"]
+            )
     return found
 
 

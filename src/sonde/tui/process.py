@@ -366,7 +366,8 @@ def _describe_nodes(nodes: stack_table.Nodes) -> list[dict[str, Any]]:
 
 
 def open_processes(sessions: Sequence[Session]) -> list[TopProcess]:
-    """Open processes; those that run come first, then by rank, then in the order of start."""
+    """Open processes; those that run come first, then by rank, then who started others, then by
+    pid: recordings of workers begin a moment after these, in any order."""
     found, ended = [], EndedProcesses(sessions if len(sessions) > 1 else ())
     for session in sessions:
         try:
@@ -374,11 +375,13 @@ def open_processes(sessions: Sequence[Session]) -> list[TopProcess]:
         except (Error, OSError):
             if len(sessions) == 1:
                 raise
+    parents = {session.meta.ppid for session in sessions}
     return sorted(
         found,
         key=lambda p: (
             not p.is_live,
             -1 if p.session.rank is None else p.session.rank,
-            p.session.start_wall_ns,
+            p.session.pid not in parents,
+            p.session.pid,
         ),
     )

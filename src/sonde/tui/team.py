@@ -75,7 +75,10 @@ def _find_more(unit: Unit, share: float, others: Sequence[dict[Unit, float]]) ->
     that does more of it counts: nobody is told to differ from a slow one."""
     if not others:
         return 0.0
-    usual = median_high(one.get(unit, 0.0) for one in others)
+    place = unit.func, unit.file
+    usual = median_high(
+        sum(one[line] for line in one if (line.func, line.file) == place) for one in others
+    )
     # Where all do the same, one has a little more of it to do, by chance.
     is_same = share < _TIMES * usual
     return 0.0 if is_same and share - usual < _MUCH else share - usual
@@ -102,9 +105,9 @@ def _find_team(session: Session) -> object:
 def _add_up(
     process: TopProcess, window_s: float
 ) -> tuple[float, float, dict[Unit, float], Unit | None]:
-    """Return the shares of the window that were work and waiting, those of each line of the user's
-    own code (what it calls counts as its own; work without such a line counts by itself), and the
-    line that waited the most."""
+    """Return the shares of the window that were work and waiting, those of each function of
+    the user's own (what it calls counts as its own; work without such code counts by itself), and
+    the line that waited the most."""
     sums, span = process.add_up(window_s), process.find_span(window_s)
     tree = process.tree
     working = waiting = 0.0
@@ -125,7 +128,20 @@ def _add_up(
         if unit is not None or not is_idle:
             unit = unit or tree.functions.names[tree.functions.of[place]]
             units[unit] = units.get(unit, 0.0) + share
-    return working, waiting, units, max(waits, key=lambda one: (waits[one], one), default=None)
+    most = max(waits, key=lambda one: (waits[one], one), default=None)
+    return working, waiting, _sum_functions(units), most
+
+
+def _sum_functions(units: dict[Unit, float]) -> dict[Unit, float]:
+    """Return the shares of functions, each named by its line with the most: which line of a loop
+    takes how much of a short time is chance."""
+    sums: dict[tuple[str, str], float] = {}
+    lines: dict[tuple[str, str], Unit] = {}
+    for unit in sorted(units, key=lambda one: (-units[one], one)):
+        key = unit.func, unit.file
+        sums[key] = sums.get(key, 0.0) + units[unit]
+        lines.setdefault(key, unit)
+    return {lines[key]: share for key, share in sums.items()}
 
 
 def _is_resting(tree: StackTree, place: int, *, is_main: bool) -> bool:
