@@ -15,7 +15,7 @@ LIMITS = Limits({name: limit.default for name, limit in costly_calls.LIMITS.item
 USUAL = {
     "piece": 0, "host": "alpha", "pid": 7, "readings": 1000, "rest_pct": 5.0, "thread": 7, "name": "list_search",
     "file": "/job/app.py", "lineno": 8, "func": "add", "call": "list.__contains__", "is_request": False,
-    "time_pct": 60.0, "waiting_pct": 0.0, "queue_pct": 0.0, "cpu_pct": 60.0,
+    "time_pct": 60.0, "waiting_pct": 0.0, "asleep_pct": 0.0, "queue_pct": 0.0, "cpu_pct": 60.0,
     "given_pct": 100.0, "method": None, "depth": 2, "stretch_s": 0.05, "able_s": 0.05,
     "others_pct": 0.0,
 }  # fmt: skip
@@ -301,3 +301,20 @@ def test_making_objects_of_the_rows_of_one_statement_is_not_one_statement_after_
         (verdict,) = ask(connection)
     assert verdict.fired and title in verdict.title
     assert (verdict.lost_pct is None) == ("objects" in title)  # that may be what it is for
+
+
+def test_a_statement_that_sleeps_waits_for_whoever_keeps_the_database_locked() -> None:
+    sleeps = {
+        "time_pct": 95.0,
+        "waiting_pct": 94.0,
+        "asleep_pct": 93.0,
+        "call": "sqlite3.Connection.execute",
+    }
+    found = judge({"name": "sql_per_row", **sleeps}, {"name": "database_locked", **sleeps})
+    assert found.title == "SQL statements wait for a database that another connection locks"
+    assert found.lost_pct == 93
+    works = {**sleeps, "asleep_pct": 4.0}
+    assert (
+        "One SQL statement"
+        in judge({"name": "sql_per_row", **works}, {"name": "database_locked", **works}).title
+    )

@@ -40,3 +40,12 @@ def test_who_takes_from_a_full_queue_is_named_with_what_it_does() -> None:
 @pytest.mark.parametrize(("put_s", "store_s"), [(2.0, 9.9), (9.0, 2.0)])
 def test_a_queue_with_room_or_a_taker_without_work_is_not(put_s: float, store_s: float) -> None:
     assert not judge(put_s, store_s).fired
+
+
+def test_a_file_of_the_programs_own_that_is_called_queue_is_none_of_pythons() -> None:
+    own = [
+        [(func, file.replace(QUEUE, "/job/queue.py")) for func, file in stack] for stack in STACKS
+    ]
+    samples = [Sample(8, 0, 9.0, "lock"), Sample(8, 3, 1.0), Sample(10, 2, 9.9)]
+    assert judge_samples(full_queue, STACKS, samples).fired
+    assert not judge_samples(full_queue, own, samples).fired

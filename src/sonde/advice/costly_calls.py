@@ -6,6 +6,7 @@ from typing import NamedTuple
 
 SHORT, LONG = "short", "long"
 WORKING, WAITING = "working", "waiting"
+ONLY, NEVER = "only", "never"
 
 
 class CostlyCall(NamedTuple):
@@ -26,6 +27,7 @@ class CostlyCall(NamedTuple):
     stretch: str = ""  # SHORT: only if many calls make up the time; LONG: only if single calls last
     is_per_request: bool = False  # natural where a framework calls the program: only mentioned
     state: str = ""  # WORKING or WAITING, if only that time counts
+    asleep: str = ""  # ONLY, or NEVER: whether time counts in which the call itself sleeps
     cpu_pct: float = 0.0  # of a processor that it uses, at least: a share of little is nothing
     is_once: bool = False  # natural once, as at the end: what only one piece shows is mentioned
 
@@ -50,7 +52,17 @@ CALLS = (
          "/psycopg/", "/pymysql/", "/MySQLdb/", "/pymongo/", "/redis/"),
         ("sqlite3.Cursor.execute", "sqlite3.Cursor.fetchone", "sqlite3.Connection.execute",
          "psycopg2.extensions.cursor.", "_mysql."),
-        30, stretch=SHORT, is_per_request=True,
+        30, stretch=SHORT, is_per_request=True, asleep=NEVER,
+    ),
+    CostlyCall(
+        "database_locked", "SQL statements wait for a database that another connection locks",
+        "end transactions soon: ask other services, and compute, before BEGIN or after COMMIT, and "
+        "commit after each piece of work; `PRAGMA journal_mode=WAL` lets others read while one "
+        "writes; have one thread or process do all of the writing",
+        ("/sqlalchemy/engine/base.py", "/django/db/backends/utils.py", "/peewee.py:execute_sql"),
+        ("sqlite3.Cursor.execute", "sqlite3.Cursor.executemany", "sqlite3.Connection.execute",
+         "sqlite3.Connection.executemany", "sqlite3.Connection.commit",
+         "sqlite3.Connection.__exit__"), 15, asleep=ONLY,  # SQLite sleeps until it is free
     ),
     CostlyCall(
         "rows_fetched", "Finding and reading the rows of SQL statements takes much of the time",
@@ -308,6 +320,14 @@ CALLS = (
         "uuids", "Making UUIDs takes much of the time",
         "number the items with a counter, or make one random prefix and count behind it",
         ("/uuid.py",), (), 30, is_avoidable=False,
+    ),
+    CostlyCall(
+        "slow_json", "JSON is written by the slow encoder, which is written in Python",
+        "leave out `indent` (before Python 3.15 the fast encoder knows none) and classes of one's "
+        "own that override iterencode or default for much of the data; orjson and msgspec write "
+        "either fast",
+        ("/json/encoder.py:_iterencode", "/json/encoder.py:_iterencode_dict",
+         "/json/encoder.py:_iterencode_list"), share_pct=25,
     ),
     CostlyCall(
         "json", "JSON takes much of the time",

@@ -246,8 +246,15 @@ WAYS = (
         "ask once for each function, where it is registered or decorated, and keep the answer "
         "(functools.lru_cache, a dictionary by the function)",
         ("/inspect.py:signature", "/inspect.py:getfullargspec", "/inspect.py:getsource",
-         "/inspect.py:getmembers", "/inspect.py:getdoc", "/typing.py:get_type_hints",
-         "/importlib/metadata/__init__.py:", "/pkgutil.py:"), share_pct=20, stretch=SHORT,
+         "/inspect.py:getmembers", "/inspect.py:getdoc", "/typing.py:get_type_hints"),
+        share_pct=20, stretch=SHORT,
+    ),
+    CostlyCall(
+        "packages_read", "The metadata of installed packages is read again and again",
+        "ask once and keep the answer (functools.lru_cache): importlib.metadata and pkgutil go "
+        "through the folders of all packages at each call of entry_points, version and the like",
+        ("/importlib/metadata/", "/importlib_metadata/", "/pkgutil.py:", "/pkg_resources/"),
+        share_pct=20, stretch=SHORT, is_once=True,
     ),
     CostlyCall(
         "imports", "Imports inside of functions take much of the time",

@@ -23,6 +23,7 @@ from sonde.session.stack_table import is_native_place
 
 _IMPORTER = "<frozen importlib"  # how the files of Python's import system begin
 _FINDING = "importing modules"  # what Python itself does, before a module runs
+_OURS = "sonde's own work"
 
 # Part of the function that they stand in, and from Python 3.12 on mostly not even a frame.
 _INLINE = ("<listcomp>", "<dictcomp>", "<setcomp>", "<genexpr>")
@@ -57,7 +58,7 @@ def fold(
     for frame, owner in zip(frames, owners, strict=True):
         if owner != SONDE and not folding.add(frame, owner):
             break
-    return folding.end()
+    return folding.end(is_ours=bool(owners) and owners[-1] == SONDE)
 
 
 def add_c_call(steps: list[Step], call: str | None) -> list[Step]:
@@ -149,7 +150,10 @@ class _Folding:
         self._caller = frame.file, frame.lineno
         self.steps.append(Step(name, owner, frame.file, frame.lineno, frame.first_line))
 
-    def end(self) -> list[Step]:
+    def end(self, *, is_ours: bool) -> list[Step]:
+        """Return the steps; what we do at a stack's end is no work of the line at which it fell."""
         if self._imports:
             self.steps.append(Step(_FINDING, PYTHON, *self._caller, 0))
+        elif is_ours and self.steps and self.steps[-1].owner == MINE:
+            self.steps.append(Step(_OURS, SONDE, *self._caller, 0))
         return self.steps or [Step("(around the program)", LIBRARY, "", 0, 0)]

@@ -67,6 +67,12 @@ class StandingThread(NamedTuple):
         return called
 
     @property
+    def rests(self) -> bool:
+        """Return whether it waits for somebody who may never come, as a server or a notebook does,
+        and not for the end of something."""
+        return self.wait == "poll" or self.words == _REST[0]
+
+    @property
     def sends(self) -> bool:
         """Return whether it hands something to another process, through multiprocessing."""
         return any(

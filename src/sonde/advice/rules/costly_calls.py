@@ -13,9 +13,9 @@ from collections.abc import Iterator
 from typing import Any
 
 from sonde.advice.costly_calls import CALLS as LIBRARIES
-from sonde.advice.costly_calls import LONG, SHORT, WAITING, WORKING, CostlyCall
+from sonde.advice.costly_calls import LONG, ONLY, SHORT, WAITING, WORKING, CostlyCall
 from sonde.advice.costly_data import WAYS
-from sonde.advice.rules._code import FILES, SUMS, show_place
+from sonde.advice.rules._code import FILES, SUMS, in_python, show_place
 from sonde.advice.verdict import LEVELS, Limit, Limits, Rows, Verdict, group
 
 MOST = "warning"
@@ -77,9 +77,9 @@ _CALLS = _list_words((one.name, call) for one in CALLS for call in one.calls)
 _BY_LENGTH = ", ".join(repr(one.name) for one in CALLS if one.stretch)
 # What calls a program without being asked for anything: not a framework that serves requests.
 _AROUND = (
-    "(file LIKE '%/threading.py' OR file LIKE '%/runpy.py' OR file LIKE '<frozen %'"
+    f"({in_python('threading.py')} OR {in_python('runpy.py')} OR file LIKE '<frozen %'"
     " OR file LIKE '%/concurrent/futures/%' OR file LIKE '%/multiprocessing/%'"
-    " OR file LIKE '%/contextlib.py' OR file LIKE '%/functools.py'"
+    f" OR {in_python('contextlib.py')} OR {in_python('functools.py')}"
     " OR file LIKE '%-packages/sonde/%' OR file LIKE '%/src/sonde/%')"
 )
 # Of each stack: the outermost frame of a library that is known to be costly, and the line of the
@@ -95,6 +95,7 @@ WITH known_frame AS MATERIALIZED (
 known_call AS MATERIALIZED (SELECT word[1] AS name, word[2] AS wanted FROM ({_CALLS})),
 single AS (
   SELECT piece, host, pid, thread, stack, call, idle, wall_ns, queue_ns, samples,
+         CASE WHEN idle AND wait = 'sleep' THEN wall_ns ELSE 0 END AS asleep_ns,
          CASE WHEN idle THEN 0 ELSE cpu_ns END AS cpu_ns
   FROM ({SUMS})),
 brief AS (
@@ -105,7 +106,7 @@ brief AS (
 total AS MATERIALIZED (
   SELECT piece, host, pid, CASE WHEN is_brief THEN {BRIEF} ELSE thread END AS thread, stack, call,
          idle, SUM(wall_ns) AS wall_ns, SUM(queue_ns) AS queue_ns, SUM(cpu_ns) AS cpu_ns,
-         SUM(samples) AS samples
+         SUM(samples) AS samples, SUM(asleep_ns) AS asleep_ns
   FROM single LEFT JOIN brief USING (piece, host, pid, thread) GROUP BY ALL),
 frame AS MATERIALIZED (
   SELECT stack, depth, func, file, lineno, is_own FROM python.frame JOIN ({FILES}) USING (file)
@@ -155,7 +156,8 @@ hit AS (
   SELECT total.piece, total.host, total.pid, total.thread, name, file, lineno, func,
          SUM(wall_ns) AS wall_ns, SUM(wall_ns) FILTER (total.idle) AS idle_ns,
          SUM(queue_ns) AS queue_ns, SUM(cpu_ns) AS cpu_ns, SUM(stretches) AS stretches,
-         ARG_MAX(COALESCE(total.call, ''), wall_ns) AS call, ARG_MAX(method, wall_ns) AS method,
+         SUM(asleep_ns) AS asleep_ns, ARG_MAX(COALESCE(total.call, ''), wall_ns) AS call,
+         ARG_MAX(method, wall_ns) AS method,
          ARG_MAX(caller.depth, wall_ns) AS depth,
          BOOL_OR(outside.depth > caller.depth) AS is_request
   FROM total JOIN caller
@@ -182,6 +184,7 @@ process AS (
 SELECT piece, host, pid, readings, rest_pct, thread, name, file, lineno, func, call, method, depth,
        COALESCE(is_request, FALSE) AS is_request, hit.wall_ns / able.alive_ns * 100 AS time_pct,
        COALESCE(hit.idle_ns, 0) / able.alive_ns * 100 AS waiting_pct,
+       COALESCE(hit.asleep_ns, 0) / able.alive_ns * 100 AS asleep_pct,
        COALESCE(hit.queue_ns, 0) / able.alive_ns * 100 AS queue_pct,
        given_ns / able.alive_ns * 100 AS given_pct, hit.cpu_ns / able.alive_ns * 100 AS cpu_pct,
        hit.wall_ns / GREATEST(1, COALESCE(hit.stretches, 0)) / 1e9 AS stretch_s,
@@ -221,6 +224,7 @@ def _merge(rows: list[Any]) -> list[Any]:
         max(same, key=lambda row: row.time_pct or 0)._replace(
             time_pct=sum(row.time_pct or 0 for row in same),
             waiting_pct=sum(row.waiting_pct or 0 for row in same),
+            asleep_pct=sum(row.asleep_pct or 0 for row in same),
             queue_pct=sum(row.queue_pct or 0 for row in same),
             cpu_pct=sum(row.cpu_pct or 0 for row in same),
         )
@@ -302,6 +306,9 @@ def _is_served(row: Any, rows: list[Any], limits: Limits) -> bool:
 
 
 def _share(row: Any) -> float:
+    asleep = _BY_NAME[row.name].asleep
+    if asleep:
+        return float(row.asleep_pct if asleep == ONLY else row.time_pct - row.asleep_pct)
     state = _BY_NAME[row.name].state
     if state == WORKING:  # a thread that waits for a processor, after it has slept, burns none
         working_pct = min(row.time_pct - row.waiting_pct - row.queue_pct, row.cpu_pct)

@@ -12,7 +12,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from typing import Any
 
-from sonde.advice.rules._code import PLACE, SUMS, show_place
+from sonde.advice.rules._code import PLACE, SUMS, in_python, show_place
 from sonde.advice.verdict import LEVELS, Limit, Limits, Rows, Verdict
 from sonde.analysis.wait_words import describe_wait
 
@@ -31,7 +31,7 @@ WITH sample AS ({SUMS}),
 edge AS (
   SELECT stack, MIN(depth) AS depth, ANY_VALUE(ending) AS ending FROM (
     SELECT stack, depth, string_split(func, '.')[-1] AS ending FROM python.frame
-    WHERE file LIKE '%/queue.py' AND regexp_matches(func, '(^|[.])(put|get)$'))
+    WHERE {in_python("queue.py")} AND regexp_matches(func, '(^|[.])(put|get)$'))
   GROUP BY stack HAVING COUNT(DISTINCT ending) = 1),
 asked AS (
   SELECT edge.stack, ending, file, lineno, func

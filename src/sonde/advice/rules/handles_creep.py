@@ -11,7 +11,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from typing import Any, NamedTuple
 
-from sonde.advice.rules._code import PLACE, show_place
+from sonde.advice.rules._code import PLACE, in_python, show_place
 from sonde.advice.trend import find_growth
 from sonde.advice.verdict import Limit, Limits, Rows, Verdict
 
@@ -68,7 +68,7 @@ size AS (
 place AS ({PLACE}),
 starting AS (
   SELECT DISTINCT stack FROM python.frame
-  WHERE file LIKE '%/threading.py' AND func IN ('start', 'Thread.start')),
+  WHERE {in_python("threading.py")} AND func IN ('start', 'Thread.start')),
 line AS (
   SELECT host, pid, file, lineno, func,
          SUM(samples) FILTER (call IN ({_OPENS})) AS opens,

@@ -55,8 +55,6 @@ _CHILD_TODO = (
     "see why the child waits: where it is to hand over its results by a multiprocessing.Queue or a "
     "pipe, take them all before join(); give join() a time limit"
 )
-# A program that has ended its training and waits for somebody (a notebook, a server) rests.
-_SERVERS = ("run_forever", "serve_forever")
 
 
 def judge(rows: Rows, limits: Limits) -> Iterator[Verdict]:
@@ -131,11 +129,9 @@ def _judge_process(rows: list[Any], limits: Limits) -> tuple[Any, Standstill | N
 def _find_silence(row: Any, threads: list[StandingThread], limits: Limits) -> Standstill | None:
     """Return that a training loop has stopped, whatever it waits for."""
     main = next((one for one in threads if one.thread == row.pid), None)
-    if row.silent_s is None or main is None or not main.is_idle or main.wait == "poll":
+    if row.silent_s is None or main is None or not main.is_idle or main.rests:
         return None
     if min(row.silent_s, main.stood_s) < max(limits.step_s, limits.times * row.usual_s):
-        return None
-    if any(func.rpartition(".")[2] in _SERVERS for func, _file, _line in main.frames):
         return None
     others = [one for one in threads if one is not main]
     return Standstill(OUTSIDE, main.stood_s, [main, *others])

@@ -14,6 +14,7 @@ from typing import Any
 
 from sonde.advice.rules._code import PLACE, SUMS, show_place
 from sonde.advice.verdict import Limit, Limits, Rows, Verdict, group
+from sonde.analysis.code_names import PYTHON, find_owner
 from sonde.analysis.wait_words import describe_wait
 
 NEEDS = ("python.stack_sample.wait",)
@@ -104,6 +105,6 @@ def _is_lock(row: Any) -> bool:
     """Return whether the lock is one of the program. The kernel says that the thread waits for some
     lock: a `with` calls no function, and a queue, a join or a library waits in a frame or in a
     C function of its own."""
-    if row.leaf_file.endswith("/threading.py"):
+    if row.leaf_file.endswith("/threading.py") and find_owner(row.leaf_file) == PYTHON:
         return row.leaf_func.rpartition(".")[2] in _INSIDE
     return row.leaf_file == row.file and (row.call is None or row.call in _CALLS)

@@ -13,7 +13,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from typing import Any
 
-from sonde.advice.rules._code import FILES, PLACE, SUMS, show_place
+from sonde.advice.rules._code import FILES, PLACE, SUMS, in_python, show_place
 from sonde.advice.verdict import Limit, Limits, Rows, Verdict, group
 from sonde.analysis.wait_words import describe_wait
 
@@ -29,12 +29,12 @@ LIMITS = {
     "times": Limit(2, "times as many threads as there are of it, at least"),
 }
 _ASKS = (
-    "(file LIKE '%/queue.py' AND (func = 'get' OR ends_with(func, '.get'))"
-    " OR file LIKE '%/threading.py' AND ends_with(func, 'Semaphore.acquire'))"
+    f"({in_python('queue.py')} AND (func = 'get' OR ends_with(func, '.get'))"
+    f" OR {in_python('threading.py')} AND ends_with(func, 'Semaphore.acquire'))"
 )
 # What calls a thread's first function, and knows nothing of tasks.
 _BEGINS = (
-    "(file LIKE '%/threading.py' OR file LIKE '%/runpy.py' OR file LIKE '<%'"
+    f"({in_python('threading.py')} OR {in_python('runpy.py')} OR file LIKE '<%'"
     " OR file LIKE '%-packages/sonde/%' OR file LIKE '%/src/sonde/%')"
 )
 # A consumer without an item rests in its outermost function. Who waits further in, in a function

@@ -12,7 +12,7 @@ from collections.abc import Iterator
 from statistics import median
 from typing import Any
 
-from sonde.advice.rules._code import FILES, PLACE, SUMS, show_place
+from sonde.advice.rules._code import FILES, PLACE, SUMS, in_python, show_place
 from sonde.advice.verdict import Limit, Limits, Rows, Verdict
 
 MOST = "warning"
@@ -51,7 +51,7 @@ role AS (
   SELECT stack, BOOL_OR(file LIKE '%/concurrent/futures/thread.py' AND func = '_worker')
            AND BOOL_OR(file LIKE '%/concurrent/futures/_base.py'
                        AND func IN ('Future.result', 'result', 'wait', 'as_completed')) AS is_task,
-         BOOL_OR(depth = 0 AND file LIKE '%/threading.py' AND func IN ('Condition.wait', 'wait'))
+         BOOL_OR(depth = 0 AND {in_python("threading.py")} AND func IN ('Condition.wait', 'wait'))
            AND (MIN(depth) FILTER (is_own) = 1 OR MIN(depth) FILTER (is_own) = 2
              AND BOOL_OR(depth = 1 AND func IN ('Condition.wait_for', 'wait_for'))) AS is_condition
   FROM python.frame JOIN ({FILES}) USING (file) GROUP BY stack),
