@@ -352,10 +352,15 @@ def _find(keys: Mapping[str, Key], name: str) -> Key:
     raise ConfigError(f"there is no setting {name}; {_suggest(name, keys)}")
 
 
+_PREFIX = "SONDE_"
+
+
 def _suggest(name: str, known: Iterable[str]) -> str:
     from difflib import get_close_matches  # only when something is wrong: 4 ms
 
-    near = get_close_matches(name, known, 1)
+    # What all variables begin with makes none like another.
+    known = {one.removeprefix(_PREFIX): one for one in known}
+    near = [known[one] for one in get_close_matches(name.removeprefix(_PREFIX), known, 1)]
     return f"did you mean {near[0]}?" if near else "`sonde config` lists all settings"
 
 
@@ -365,7 +370,7 @@ def list_strange(variables: Iterable[str], known: set[str]) -> list[str]:
     addresses of a service that is called sonde like SONDE_SERVICE_HOST and SONDE_PORT_80_TCP."""
     strange = [
         name for name in variables
-        if name.startswith("SONDE_") and name not in known
+        if name.startswith(_PREFIX) and name not in known
         and not name.startswith("SONDE_ADVICE_") and "_SERVICE_" not in name
         and "_PORT" not in name
     ]  # fmt: skip

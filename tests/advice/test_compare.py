@@ -29,7 +29,7 @@ from sonde.advice.compare import (
 )  # fmt: skip
 from sonde.advice.compare_awaits import AWAITS, compare_awaits
 from sonde.advice.compare_measures import A_RUN, LESS, MORE, RUN, Measure
-from sonde.advice.compare_waits import Owners, find_alone, read_waits
+from sonde.advice.compare_waits import WAITING, Owners, find_alone, read_waits
 from sonde.advice.period import Period
 from sonde.analysis.awaits import Await
 from sonde.cli.compare import _describe_comparison, _show_change
@@ -449,3 +449,6 @@ def test_a_program_that_does_less_because_it_waits_longer_has_gained_nothing() -
     late = (change("f awaits", AWAITS.unit, "worse"), AWAITS)
     assert [row.verdict for row, _ in _doubt_gains([*rows, late])] == ["same", "different", "worse"]
     assert [row.verdict for row, _ in _doubt_gains(rows)] == ["same", "better"]
+    for much, told in ((True, "different"), (False, "better")):
+        waits = replace(change("waiting", A_RUN, "worse"), much=much), WAITING.count_by_run(20)
+        assert [row.verdict for row, _ in _doubt_gains([*rows, waits])] == ["same", told, "worse"]

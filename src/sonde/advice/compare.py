@@ -153,8 +153,7 @@ def compare(before: str, after: str, *, keeps_memory: bool = False) -> Compariso
 
 
 def order_code(rows: Sequence[tuple[Change, Measure]]) -> list[Change]:
-    """Return what changed in the code, the most first; a kind of wait, which is a sum, comes after
-    the function that most of it was in."""
+    """Return what changed in the code, the most first; a kind of wait after its main function."""
     waits = [change for change, measure in rows if measure.name == compare_waits.WAITING_IN.name]
 
     def rank(row: tuple[Change, Measure]) -> tuple[float, bool]:
@@ -278,8 +277,9 @@ def _weigh_awaits(
 
 def _doubt_gains(rows: Sequence[tuple[Change, Measure]]) -> list[tuple[Change, Measure]]:
     """Return the changes without gains that are none: a program that runs for a given time, and
-    whose tasks wait longer, takes less of everything because it does less."""
-    is_late = any(c.verdict == WORSE for c, measure in rows if measure is compare_awaits.AWAITS)
+    that waits longer, or its tasks do, takes less of everything because it does less."""
+    worse = [(c, measure) for c, measure in rows if c.verdict == WORSE]
+    is_late = any(m is compare_awaits.AWAITS or (c.much and m.name == "waiting") for c, m in worse)
     is_given = any(c.verdict == SAME for c, measure in rows if measure is compare_measures.RUN)
     if not (is_late and is_given):
         return [*rows]

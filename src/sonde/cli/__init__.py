@@ -163,7 +163,7 @@ def _check_command(arguments: Sequence[str]) -> None:
         return
     from difflib import get_close_matches  # only here: it is slow to import
 
-    near = get_close_matches(word, names, 3)
+    near = get_close_matches(word, [*names, "help"], 3)
     hint = f"did you mean {' or '.join(near)}?" if near else "`sonde --help` lists them"
     raise ConfigError(f"there is no command {word}; {hint}")
 

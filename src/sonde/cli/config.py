@@ -8,6 +8,7 @@ import sys
 
 from sonde import environ, settings
 from sonde.cli import _options, _table
+from sonde.errors import ConfigError
 from sonde.fleet.hosts import Cluster, find_cluster
 from sonde.session import steering
 from sonde.session.records import Meta
@@ -33,6 +34,11 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 def run(args: argparse.Namespace) -> int:
     changes = _options.split_settings(args.changes)
+    if args.target and "=" in args.target and not os.path.exists(args.target):
+        raise ConfigError(
+            f"{args.target} is no recording: `sonde config TARGET {args.target}` changes a setting "
+            f"of a live one, `sonde run --set {args.target} …` or a file that of the next"
+        )
     if args.target is None:
         return _show_all()
     if "@" in args.target and (cluster := find_cluster(args.target)) is not None:
