@@ -72,6 +72,11 @@ def make_aligned_stack(folder: Path) -> Path:
     return _build(folder, "aligned_stack")
 
 
+def make_allocating_chain(folder: Path) -> Path:
+    """Functions that allocate, each called by another."""
+    return _build(folder, "allocating_chain")
+
+
 def make_moved_loop(folder: Path) -> Path:
     """The interpreter's loop with a part that lies elsewhere and has no name."""
     path = _build(folder, "moved_loop")

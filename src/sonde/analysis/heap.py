@@ -2,20 +2,22 @@
 
 from __future__ import annotations
 
+import os
 import re
 from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import cached_property
+from itertools import takewhile
 from typing import NamedTuple
 
 from sonde import _core
 from sonde.analysis.code_fold import Step, fold, keep_all
-from sonde.analysis.code_names import MINE
+from sonde.analysis.code_names import LIBRARY, MINE
 from sonde.analysis.code_tree import CodeTree, add_path
 from sonde.analysis.profile import Profile, ProfileFrame, RecordedThread, Selection, Stack
 from sonde.analysis.window import Window
 from sonde.errors import Error
-from sonde.session.stack_table import WEIGHTS
+from sonde.session.stack_table import WEIGHTS, is_native_place
 from sonde.store.recording import Recording
 from sonde.words import show_duration_short
 
@@ -173,20 +175,41 @@ class Heap:
         return {stack: tuple(frames) for stack, frames in found.items()}
 
     def fold(
-        self, profile: Profile, mine: Sequence[str] = (), *, all_frames: bool = False
-    ) -> dict[int, list[Step]]:
-        """Return every stack as a person tells it; see code_fold.py."""
+        self, profile: Profile, mine: Sequence[str] = (), *, all_frames: bool = False,
+        native: bool = True,
+    ) -> dict[int, list[Step]]:  # fmt: skip
+        """Return every stack as a person tells it; see code_fold.py. `native`: with the functions
+        of C in which it ends, the first and the last."""
         own = profile.make_owner(mine)
         has_mine = any(own(frame.file) == MINE for one in self.frames.values() for frame in one)
         if all_frames:
             return {stack: keep_all(one, own) for stack, one in self.frames.items()}
-        return {
+        found = {
             stack: fold(one, own, by_package=not has_mine) for stack, one in self.frames.items()
         }
+        for stack, path in found.items() if native else ():
+            path += name_native_steps(self.frames[stack], path[-1])
+        return found
 
     def make_profile(self, by: str = "alive") -> HeapProfile:
         """Return the heap as exporters write it."""
         return HeapProfile(self, by)
+
+
+def name_native_steps(frames: Sequence[ProfileFrame], below: Step) -> list[Step]:
+    """Return the first and the last function of C that a stack ends with, the interpreter's own
+    aside: types tell more about what it allocates."""
+    native = list(takewhile(lambda one: is_native_place(one.file, one.lineno), reversed(frames)))
+    known = [one for one in reversed(native) if not _is_interpreter(one.file)]
+    ends = dict.fromkeys((one.func, os.path.basename(one.file)) for one in (*known[:1], *known[-1:]))
+    return [
+        Step(f"{func} ({library.partition('.')[0]})", LIBRARY, below.file, below.line, 0)
+        for func, library in ends
+    ]
+
+
+def _is_interpreter(file: str) -> bool:
+    return os.path.basename(file).startswith(("libpython", "python"))
 
 
 _LOST = [Step("<lost>", MINE, "", 0, 0)]
@@ -215,13 +238,18 @@ def list_lines(heap: Heap, by: str = "alive", mine: Sequence[str] = ()) -> list[
     """Return lines of the user's own code by what they hold, or by what they grew, the most first.
 
     A stack without such code counts at its innermost line."""
-    steps = heap.fold(heap.make_profile(), mine)
+    steps = heap.fold(heap.make_profile(), mine, native=False)
+    calls = {
+        stack: [one.name for one in name_native_steps(frames, _LOST[0])[:1]]
+        for stack, frames in heap.frames.items()
+    }
     sums: dict[tuple[str, str, int, str, str | None], list[int]] = {}
     for place in heap.places:
         path = steps.get(place.stack) or _LOST
         owned = [step for step in path if step.owner == MINE]
         at = owned[-1] if owned else path[-1]
-        call = path[-1].name if path[-1].owner != MINE and owned else ""
+        is_call = path[-1].owner != MINE
+        call = "" if not owned else path[-1].name if is_call else "".join(calls.get(place.stack, ()))
         known = sums.setdefault((at.name, at.file, at.line, call, place.type), [0, 0, 0, 0])
         for index, value in enumerate(place[4:]):
             known[index] += value

@@ -1,4 +1,5 @@
-"""Answers the sampler of a job: how to get from a place in machine code to its caller, its name.
+"""Answers a job, its sampler and its heap: how to get from a place in machine code to its caller,
+and its name.
 
 It runs in the background, beside the job, as long as `stack.native` is on: see machine_code.h.
 What it says comes from the unwind tables and symbols of the files that the job has mapped, as libdw
@@ -31,8 +32,9 @@ _IDLE_POLL_S = 0.05  # after a while without any; a program that crashes waits f
 _BUSY_S = 2.0
 _LOOK_S = 1.0  # how often it looks whether the session is still there
 _RENEW_S = 1.0  # between two looks at which files are mapped
-_STACK, _FRAME, _CHAIN, _SAVED, _SIGNAL = range(5)  # as in machine_code.h, and so are these
+_STACK, _FRAME, _CHAIN, _SAVED, _SIGNAL, _NOWHERE = range(6)  # as in machine_code.h, and so are these
 _PLAIN, _CALLS, _EVAL, _UNKNOWN = range(4)
+_SAMPLER, _HEAP = range(2)
 _KEPT = -(2**31)
 _END = 2**64 - 1
 _STRIDE, _MOST_STRIDES = 32, 1024
@@ -171,6 +173,8 @@ class CodeReader(Unwinder):
         bounds = first.value + bias, last.value + bias
         if is_signal.value:
             return WayOut(*bounds, _SIGNAL)
+        if self._is_undefined(frame, link):
+            return WayOut(*bounds, _NOWHERE)
         stack, pointer, _link = self._registers
         ops, count = ctypes.POINTER(libdw.DwarfOp)(), c_ulong()
         self._dw.dwarf_frame_cfa(frame, ctypes.byref(ops), ctypes.byref(count))
@@ -192,6 +196,14 @@ class CodeReader(Unwinder):
         """Tell whether the caller's stack pointer is in memory, near the frame pointer: so do
         functions that align their stack, for vector registers mostly."""
         return count == 2 and (ops[0].atom, ops[1].atom) == (_BREG0 + self._registers[1], _DEREF)
+
+    def _is_undefined(self, frame: c_void_p, link: int) -> bool:
+        """Tell whether the tables say that there is no caller."""
+        memory = (libdw.DwarfOp * 3)()
+        ops, count = ctypes.POINTER(libdw.DwarfOp)(), c_ulong()
+        result = ctypes.byref(ops), ctypes.byref(count)
+        failed = self._dw.dwarf_frame_register(frame, link, memory, *result)
+        return not failed and count.value == 0 and bool(ops)  # kept as it is: there is no list
 
     def _read_register(
         self, frame: c_void_p, register: int, *, from_itself: bool = False
@@ -234,8 +246,11 @@ class _Answers:
         self.is_full = False
 
     def answer(self) -> bool:
-        """Answer the question that is there; return whether there was one."""
-        asked = _core.machine_take(self._table)
+        """Answer the questions that are there; return whether there was one."""
+        return any([self._answer(asker) for asker in (_SAMPLER, _HEAP)])
+
+    def _answer(self, asker: int) -> bool:
+        asked = _core.machine_take(self._table, asker)
         if asked is None:
             return False
         unknown, pc, sp, fp, link, stack = asked

@@ -50,6 +50,7 @@ class SessionWriter:
 
     def __init__(self, root: str, values: settings.Values, parent: str | None) -> None:
         self.values, self.root = values, make_root(root)
+        self.machine_code: _core.Map | None = None  # of the sources that ask about it
         self._most_bytes = (find_memory_limit(root) or 2**62) // MEMORY_SHARE
         limit_sizes(values, self._most_bytes)
         self.meta = describe_process(values, parent)

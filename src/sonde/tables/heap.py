@@ -32,6 +32,8 @@ class HeapSampling:
     own_ns: i64 = column("time that taking the samples took", "ns")
     blocks: u32 = column("sampled blocks that are alive")
     stacks: u32 = column("distinct stacks, including the parts they share")
+    native: u64 = column("samples with the native functions that allocated; see stack.native")
+    native_lost: u64 = column("samples for which stack.native is on, without such functions")
 
 
 ROWS = (HeapHistory, HeapSampling)

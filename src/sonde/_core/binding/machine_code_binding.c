@@ -36,14 +36,19 @@ static PyObject *machine_init(PyObject *Py_UNUSED(module), PyObject *args)
     Py_RETURN_NONE;
 }
 
-static PyObject *machine_take(PyObject *Py_UNUSED(module), PyObject *map)
+static PyObject *machine_take(PyObject *Py_UNUSED(module), PyObject *args)
 {
+    PyObject *map;
+    int asker;
     static sonde_stack_bytes copy; /* guarded by the GIL */
+    if (!PyArg_ParseTuple(args, "O!i", &sonde_MapType, &map, &asker))
+        return NULL;
     sonde_machine_table *table = find_table(map);
     uint64_t unknown;
     if (table == NULL)
         return NULL;
-    if (!sonde_machine_take(table, &copy, &unknown))
+    if (asker < 0 || asker >= SONDE_MACHINE_ASKERS ||
+        !sonde_machine_take(table, (enum sonde_machine_asker)asker, &copy, &unknown))
         Py_RETURN_NONE;
     return Py_BuildValue("KKKKKy#", (unsigned long long)unknown, (unsigned long long)copy.pc,
                          (unsigned long long)copy.sp, (unsigned long long)copy.fp, (unsigned long long)copy.link,
@@ -77,7 +82,9 @@ static PyObject *machine_add(PyObject *Py_UNUSED(module), PyObject *args)
 PyMethodDef sonde_machine_code_methods[] = {
     {"machine_bytes", machine_bytes, METH_VARARGS, "machine_bytes(entries): the size of a file about machine code."},
     {"machine_init", machine_init, METH_VARARGS, "machine_init(map, entries): write the header of such a file."},
-    {"machine_take", machine_take, METH_O, "machine_take(map): (unknown, pc, sp, fp, link, stack) of a stack to be followed; None if there is none."},
+    {"machine_take", machine_take, METH_VARARGS,
+     "machine_take(map, asker): (unknown, pc, sp, fp, link, stack) of a stack to be followed, of the sampler (0)\n"
+     "or the heap (1); None if there is none."},
     {"machine_add", machine_add, METH_VARARGS,
      "machine_add(map, text, begin, end, from, caller, place, frame, kind, func, file): answer; see\n"
      "machine_code.h. Returns False if there is no room."},

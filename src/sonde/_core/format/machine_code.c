@@ -6,7 +6,7 @@
 #include <string.h>
 
 #define MAGIC 0x65646f6365646e73u /* "sndecode" */
-#define VERSION 2
+#define VERSION 3
 
 uint64_t sonde_machine_bytes(uint32_t entries)
 {
@@ -27,24 +27,33 @@ int sonde_machine_verify(const sonde_machine_table *table, uint64_t mem_bytes)
     return is_sound ? 0 : -EBADMSG;
 }
 
-void sonde_machine_ask(sonde_machine_table *table, const sonde_stack_bytes *copy, uint64_t unknown)
+int sonde_machine_waits(const sonde_machine_table *table, enum sonde_machine_asker asker)
 {
-    if (sonde_load_acquire(&table->is_asked)) /* acquire: the last copy was taken before */
-        return;
-    table->unknown = unknown;
-    memcpy(&table->asked, copy, offsetof(sonde_stack_bytes, stack) + copy->bytes);
-    /* Release: the copy is complete before it is said to be there. */
-    sonde_store_release(&table->is_asked, 1);
+    return sonde_load_acquire(&table->asked[asker].waits) != 0; /* acquire: the last copy was taken before */
 }
 
-int sonde_machine_take(sonde_machine_table *table, sonde_stack_bytes *copy, uint64_t *unknown)
+void sonde_machine_ask(sonde_machine_table *table, enum sonde_machine_asker asker, const sonde_stack_bytes *copy,
+                       uint64_t unknown)
 {
-    if (!sonde_load_acquire(&table->is_asked)) /* acquire: see above */
+    sonde_machine_question *question = &table->asked[asker];
+    if (sonde_machine_waits(table, asker))
+        return;
+    question->unknown = unknown;
+    memcpy(&question->copy, copy, offsetof(sonde_stack_bytes, stack) + copy->bytes);
+    /* Release: the copy is complete before it is said to be there. */
+    sonde_store_release(&question->waits, 1);
+}
+
+int sonde_machine_take(sonde_machine_table *table, enum sonde_machine_asker asker, sonde_stack_bytes *copy,
+                       uint64_t *unknown)
+{
+    sonde_machine_question *question = &table->asked[asker];
+    if (!sonde_machine_waits(table, asker))
         return 0;
-    *unknown = table->unknown;
-    *copy = table->asked;
-    memset(&table->asked, 0, sizeof table->asked); /* a stack may hold secrets; nobody needs it twice */
-    sonde_store_release(&table->is_asked, 0); /* release: see above */
+    *unknown = question->unknown;
+    *copy = question->copy;
+    memset(&question->copy, 0, sizeof question->copy); /* a stack may hold secrets; nobody needs it twice */
+    sonde_store_release(&question->waits, 0); /* release: see above */
     return copy->bytes <= sizeof copy->stack;
 }
 

@@ -18,7 +18,8 @@ enum {
     SONDE_FROM_CHAIN, /* no table: follow the frame pointers */
     SONDE_FROM_SAVED, /* it is in memory, at `caller` from the frame pointer; the frame pointer is at `frame` from
                          itself. So do functions that align their stack, for vector registers mostly. */
-    SONDE_FROM_SIGNAL /* a signal came: the kernel has saved all registers on the stack */
+    SONDE_FROM_SIGNAL, /* a signal came: the kernel has saved all registers on the stack */
+    SONDE_FROM_NOWHERE /* a thread begins there: it has no caller */
 };
 
 /* What the walk does at this code. */
@@ -47,19 +48,27 @@ typedef struct {
     uint8_t stack[SONDE_STACK_BYTES];
 } sonde_stack_bytes;
 
+/* Who asks; each has a place for a question. */
+enum sonde_machine_asker { SONDE_ASKED_BY_SAMPLER, SONDE_ASKED_BY_HEAP, SONDE_MACHINE_ASKERS };
+
+typedef struct {
+    uint32_t waits; /* atomic: the copy below waits to be followed */
+    uint32_t pad;
+    uint64_t unknown; /* the address at which the way was not known */
+    sonde_stack_bytes copy;
+} sonde_machine_question;
+
 typedef struct {
     uint64_t magic;
     uint32_t version, entries;
-    uint32_t count;    /* atomic: pieces that are complete; only the process outside adds */
-    uint32_t lost;     /* atomic: pieces that found no room */
-    uint32_t is_asked; /* atomic: the copy below waits to be followed */
-    uint32_t pad;
-    uint64_t unknown; /* the address at which the sampler did not know the way */
-    sonde_stack_bytes asked;
+    uint32_t count; /* atomic: pieces that are complete; only the process outside adds */
+    uint32_t lost;  /* atomic: pieces that found no room */
+    sonde_machine_question asked[SONDE_MACHINE_ASKERS];
     sonde_machine_code code[];
 } sonde_machine_table;
 
-_Static_assert(offsetof(sonde_machine_table, code) == 80 + SONDE_STACK_BYTES, "machine layout");
+_Static_assert(sizeof(sonde_machine_question) == 56 + SONDE_STACK_BYTES, "machine layout");
+_Static_assert(offsetof(sonde_machine_table, code) == 24 + 2 * (56 + SONDE_STACK_BYTES), "machine layout");
 
 uint64_t sonde_machine_bytes(uint32_t entries);
 
@@ -69,11 +78,16 @@ void sonde_machine_init(sonde_machine_table *table, uint32_t entries);
 /* Returns 0 if this memory is such a table, else -EBADMSG. */
 int sonde_machine_verify(const sonde_machine_table *table, uint64_t mem_bytes);
 
-/* Leave a copy to be followed, unless one waits already. Sampler only. */
-void sonde_machine_ask(sonde_machine_table *table, const sonde_stack_bytes *copy, uint64_t unknown);
+/* Does a copy of this asker wait? */
+int sonde_machine_waits(const sonde_machine_table *table, enum sonde_machine_asker asker);
+
+/* Leave a copy to be followed, unless one waits already. One thread at a time for each asker. */
+void sonde_machine_ask(sonde_machine_table *table, enum sonde_machine_asker asker, const sonde_stack_bytes *copy,
+                       uint64_t unknown);
 
 /* Take that copy. Returns 1, or 0 if there is none. For one process, outside of the job. */
-int sonde_machine_take(sonde_machine_table *table, sonde_stack_bytes *copy, uint64_t *unknown);
+int sonde_machine_take(sonde_machine_table *table, enum sonde_machine_asker asker, sonde_stack_bytes *copy,
+                       uint64_t *unknown);
 
 /* Add a piece. Returns 0 or -ENOSPC. For that same process. */
 int sonde_machine_add(sonde_machine_table *table, const sonde_machine_code *code);

@@ -3,6 +3,7 @@
 #include "heap/heap_binding.h"
 #include "heap/allocators.h"
 #include "heap/library_slots.h"
+#include "heap/native_stack.h"
 #include "heap/samples.h"
 #include "kernel/filter.h"
 #include "kernel/fork.h"
@@ -82,6 +83,21 @@ static const char *watched;    /* NULL: all are */
 
 static int is_ours(const HeapObject *self) { return self->is_open && self->forks == sonde_forks; }
 
+/* Were libraries loaded whose memory is to be seen, or may native functions be known by now? */
+static int wants_look(void)
+{
+    return sonde_native_stack_is_due() ||
+           (sonde_load_relaxed(&is_watching) && sonde_heap_has_drawn() && sonde_libraries_changed());
+}
+
+/* A look for libraries opens a file and changes pages: a filter of system calls that has come since may end the program for that. */
+static void look_again(void)
+{
+    sonde_heap_move_late();
+    if (is_watching && watching_forks == sonde_forks && sonde_libraries_changed() && !sonde_has_later_filter())
+        (void)sonde_libraries_take(watched);
+}
+
 static PyObject *heap_start(HeapObject *self, PyObject *args)
 {
     long long every;
@@ -100,9 +116,11 @@ static PyObject *heap_start(HeapObject *self, PyObject *args)
         status = sonde_heap_begin(&self->files, every);
     if (status < 0) {
         sonde_allocators_give_back();
+        sonde_native_stack_close();
         return sonde_raise(status, "allocators");
     }
     self->is_open = 1;
+    sonde_native_errand(wants_look, look_again);
     Py_INCREF(self); /* the hooks' reference; stop() gives it back */
     Py_RETURN_NONE;
 }
@@ -114,6 +132,7 @@ static PyObject *heap_stop(HeapObject *self, PyObject *Py_UNUSED(none))
     if (is_ours(self)) {
         sonde_store_relaxed(&is_watching, 0);
         sonde_heap_end();
+        sonde_native_stack_close();
         sonde_libraries_give_back();
         sonde_allocators_give_back();
         sonde_memory_close(); /* a sampler of stacks opens it again */
@@ -121,19 +140,6 @@ static PyObject *heap_stop(HeapObject *self, PyObject *Py_UNUSED(none))
     self->is_open = 0;
     Py_DECREF(self);
     Py_RETURN_NONE;
-}
-
-/* Were libraries loaded whose memory is to be seen? */
-static int wants_look(void)
-{
-    return sonde_load_relaxed(&is_watching) && sonde_heap_has_drawn() && sonde_libraries_changed();
-}
-
-/* A look opens a file and changes pages: a filter of system calls that has come since may end the program for that. */
-static void look_for_libraries(void)
-{
-    if (is_watching && watching_forks == sonde_forks && sonde_libraries_changed() && !sonde_has_later_filter())
-        (void)sonde_libraries_take(watched);
 }
 
 static PyObject *heap_add_libraries(HeapObject *self, PyObject *args)
@@ -149,8 +155,17 @@ static PyObject *heap_add_libraries(HeapObject *self, PyObject *args)
         return sonde_raise(taken, "slots of libraries");
     watching_forks = sonde_forks;
     sonde_store_relaxed(&is_watching, 1);
-    sonde_native_errand(wants_look, look_for_libraries);
     return PyLong_FromLong(taken);
+}
+
+static PyObject *heap_see_native(HeapObject *self, PyObject *map)
+{
+    if (!PyObject_TypeCheck(map, &sonde_MapType) || self->is_open) {
+        PyErr_SetString(PyExc_ValueError, "see_native(map): before it is started");
+        return NULL;
+    }
+    int status = sonde_native_stack_open(map);
+    return status < 0 ? sonde_raise(status, "native frames") : Py_NewRef(Py_None);
 }
 
 static PyObject *heap_add_torch(HeapObject *self, PyObject *args)
@@ -216,6 +231,7 @@ static PyObject *heap_add_libraries(HeapObject *Py_UNUSED(self), PyObject *Py_UN
 {
     return PyLong_FromLong(0);
 }
+static PyObject *heap_see_native(HeapObject *Py_UNUSED(self), PyObject *Py_UNUSED(map)) { Py_RETURN_NONE; }
 static PyObject *heap_add_torch(HeapObject *Py_UNUSED(self), PyObject *Py_UNUSED(args)) { Py_RETURN_NONE; }
 static PyObject *heap_set_every(HeapObject *Py_UNUSED(self), PyObject *Py_UNUSED(args)) { Py_RETURN_NONE; }
 static PyObject *heap_publish(HeapObject *Py_UNUSED(self), PyObject *Py_UNUSED(none)) { Py_RETURN_NONE; }
@@ -231,6 +247,8 @@ static PyMethodDef heap_methods[] = {
     {"add_libraries", (PyCFunction)heap_add_libraries, METH_VARARGS,
      "add_libraries(only=None): also sample what libraries ask the C library for, those that are loaded later as well; "
      "or one with this file name. Returns in how many places."},
+    {"see_native", (PyCFunction)heap_see_native, METH_O,
+     "see_native(map): before start(): also keep the native functions that allocate; see machine_code.h."},
     {"add_torch", (PyCFunction)heap_add_torch, METH_VARARGS,
      "add_torch(path of libc10): also sample the memory of PyTorch's tensors on the CPU."},
     {"set_every", (PyCFunction)heap_set_every, METH_VARARGS, "set_every(every): change that number."},

@@ -6,6 +6,7 @@
  */
 #define _GNU_SOURCE 1
 #include "heap/samples.h"
+#include "heap/native_stack.h"
 #include "heap/object_type.h"
 #include "heap/pace.h"
 #include "kernel/fork.h"
@@ -101,6 +102,13 @@ static void add_allocated(uint32_t id, int64_t bytes, int64_t blocks)
     mark(id);
 }
 
+static void move(sonde_block *block, uint32_t node)
+{
+    add_allocated(block->node, -block->bytes, -(int64_t)block->blocks);
+    add_allocated(node, block->bytes, block->blocks);
+    block->node = node;
+}
+
 static void add_freed(const sonde_block *block)
 {
     sonde_node *node = sonde_nodes_at(&heap.files.home.nodes, block->node);
@@ -139,6 +147,8 @@ static void write_sampling(int64_t now_ns)
     sums->stacks = heap.files.home.nodes.count;
     sums->stacks_lost = sonde_load_relaxed(&heap.files.home.nodes.shared->lost);
     sums->cut = heap.files.home.cut;
+    sums->native = sonde_native_stack_count().found;
+    sums->native_lost = sonde_native_stack_count().lost;
     memcpy(words, sums, sizeof words);
     (void)sonde_ring_append(&heap.files.sampling, words, 0);
 }
@@ -191,9 +201,19 @@ static void find_type(void)
     uint32_t node = key.func == 0 ? 0 : sonde_nodes_put(&heap.files.home.nodes, block->node, &key);
     if (node == 0)
         return;
-    add_allocated(block->node, -block->bytes, -(int64_t)block->blocks);
-    add_allocated(node, block->bytes, block->blocks);
-    block->node = node;
+    move(block, node);
+    sonde_native_stack_type(address, node, &key);
+}
+
+static void move_late(void)
+{
+    sonde_late_block late;
+    uint32_t node;
+    while ((node = sonde_native_stack_next(&heap.files.home.nodes, &late)) != 0) {
+        sonde_block *block = sonde_blocks_find(&heap.state->blocks, late.address);
+        if (block != NULL && block->node == late.node) /* else it was freed meanwhile */
+            move(block, node);
+    }
 }
 
 /* ---- blocks --------------------------------------------------------------------------------- */
@@ -207,8 +227,20 @@ static uint32_t find_node(PyThreadState *state)
     return node == 0 ? heap.state->lost_node : node;
 }
 
-static void add(uintptr_t address, size_t size, PyThreadState *state)
+/* Return the node of its native functions, or else that of its stack. */
+static uint32_t find_native(sonde_late_block *late, const sonde_thread_place *begin, int *is_late)
 {
+    sonde_nodes_handle *nodes = &heap.files.home.nodes;
+    int is_outside = sonde_nodes_at(nodes, late->stack)->func == heap.files.home.outside_text;
+    *is_late = 0;
+    if (late->stack == heap.state->lost_node)
+        return late->stack;
+    return sonde_native_stack_find(nodes, begin, late->stack, is_outside, is_late);
+}
+
+static void add(uintptr_t address, size_t size, PyThreadState *state, const sonde_thread_place *begin)
+{
+    int is_late;
     double part = -expm1(-(double)size / (double)sonde_pace_every());
     sonde_block block = {
         .address = address,
@@ -220,17 +252,22 @@ static void add(uintptr_t address, size_t size, PyThreadState *state)
     sonde_block old; /* freed behind our back: another tool has put our hooks aside for a while */
     if (sonde_blocks_take(&heap.state->blocks, counts, address, &old) == 0)
         add_freed(&old);
+    if (heap.files.has_types) {
+        (void)sonde_memory_open(); /* the program may have closed it */
+        find_type();
+    }
+    heap.state->newest = 0;
+    sonde_late_block late = {.address = address, .bytes = block.bytes, .stack = block.node, .node = block.node};
+    block.node = find_native(&late, begin, &is_late);
     if (sonde_blocks_add(&heap.state->blocks, counts, &block) < 0) {
         heap.state->sums.blocks_lost++;
         return;
     }
     add_allocated(block.node, block.bytes, block.blocks);
     heap.state->sums.samples++;
-    if (heap.files.has_types) {
-        (void)sonde_memory_open(); /* the program may have closed it */
-        find_type();
-    }
     heap.state->newest = address;
+    if (is_late)
+        sonde_native_stack_keep(&late);
 }
 
 PyThreadState *sonde_heap_thread(void)
@@ -249,6 +286,7 @@ PyThreadState *sonde_heap_thread(void)
 void sonde_heap_add(const void *address, size_t size, PyThreadState *state)
 {
     int kept = errno, cancels;
+    sonde_thread_place begin = sonde_native_stack_begin();
     if (getpid() != pid)
         return;
     /* What opens and reads files may end a thread that is to be cancelled, and an allocation never does. */
@@ -256,7 +294,9 @@ void sonde_heap_add(const void *address, size_t size, PyThreadState *state)
     pthread_mutex_lock(&lock);
     if (heap.state != NULL) {
         int64_t begin_ns = sonde_clock_ns();
-        add((uintptr_t)address, size, state);
+        if (sonde_native_stack_is_due())
+            move_late();
+        add((uintptr_t)address, size, state, &begin);
         if (is_due(begin_ns))
             publish(begin_ns);
         int64_t end_ns = sonde_clock_ns();
@@ -384,8 +424,18 @@ void sonde_heap_every(int64_t every_bytes)
 void sonde_heap_publish(void)
 {
     pthread_mutex_lock(&lock);
-    if (heap.state != NULL)
+    if (heap.state != NULL) {
+        move_late();
         publish(sonde_clock_ns());
+    }
+    pthread_mutex_unlock(&lock);
+}
+
+void sonde_heap_move_late(void)
+{
+    pthread_mutex_lock(&lock);
+    if (heap.state != NULL)
+        move_late();
     pthread_mutex_unlock(&lock);
 }
 
@@ -395,6 +445,8 @@ void sonde_heap_end(void)
     heap_state *state = heap.state;
     if (state != NULL && heap.files.has_types)
         find_type();
+    if (state != NULL)
+        move_late();
     if (state != NULL)
         publish(sonde_clock_ns());
     rest();

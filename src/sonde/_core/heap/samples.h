@@ -19,13 +19,14 @@ typedef struct {
     uint64_t samples, frees, blocks_lost, stacks_lost, cut;
     int64_t own_ns;
     uint32_t blocks, stacks;
+    uint64_t native, native_lost;
 } sonde_heap_sampling_row;
 
 #define SONDE_HEAP_KINDS "qqtqqqq"
-#define SONDE_HEAP_SAMPLING_KINDS "qqQQQQQqII"
+#define SONDE_HEAP_SAMPLING_KINDS "qqQQQQQqIIQQ"
 
 _Static_assert(sizeof(sonde_heap_row) == 56, "heap_history layout");
-_Static_assert(sizeof(sonde_heap_sampling_row) == 72, "heap_sampling layout");
+_Static_assert(sizeof(sonde_heap_sampling_row) == 88, "heap_sampling layout");
 
 /* In the file, a node's sums are bytes and blocks. Unlike those of time they may shrink: what a stack
  * allocated moves to a node below it as soon as its type is known. */
@@ -72,6 +73,9 @@ void sonde_heap_end(void);
 
 /* Write what has changed since the last time. */
 void sonde_heap_publish(void);
+
+/* Put blocks where they belong whose native functions have become known since. */
+void sonde_heap_move_late(void);
 
 /* May this block have been drawn? The hot path of every call that frees. */
 static inline int sonde_heap_is_sampled(const void *address)

@@ -3,19 +3,12 @@
 #define SONDE_NATIVE_FRAMES_H
 
 #include "stacks/threads.h" /* before all others: Python.h must be the first */
-#include "binding/binding.h"
-#include "format/machine_code.h"
+#include "stacks/native_walk.h"
 
-#define SONDE_NATIVE_DEPTH 128
-
-/* What the sampler needs for native frames. `known` is the sampler's own copy of the table, by address. */
+/* What the sampler needs for native frames; `code.table` is NULL if they are not wanted. */
 typedef struct {
-    sonde_machine_table *table; /* NULL: native frames are not wanted */
-    PyObject *map;
-    sonde_machine_code *known;
-    uint32_t entries;         /* for which there is room in `known`, whatever the file says later */
-    uint32_t known_n, read_n; /* pieces of the table that have been copied */
-    uint64_t found, lost;     /* samples of running threads, with and without their native frames */
+    sonde_known_code_map code;
+    uint64_t found, lost; /* samples of running threads, with and without their native frames */
 } sonde_native_frames;
 
 /* Begin, with a map of a new file about machine code. Returns 0 or -errno; -EBUSY: the program handles

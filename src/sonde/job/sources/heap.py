@@ -9,6 +9,7 @@ from sonde import _core
 from sonde.errors import Unavailable
 from sonde.job.import_watch import ImportWatch
 from sonde.job.source_context import SourceContext
+from sonde.job.sources._machine_file import open_machine_code
 from sonde.job.sources._node_file import open_nodes
 from sonde.session.files import HEAP_NODES
 from sonde.tables.heap import HeapHistory, HeapSampling
@@ -37,6 +38,7 @@ class Source:
         self._heap: _core.Heap | None = None
         self._is_taken = False
         self._blind = ""  # why the memory of libraries is not seen
+        self._lack = ""  # why native functions are not known that were asked for
         self._torch_watch = ImportWatch(_is_torch_here, context.guard(self._add_torch))
 
     def start(self) -> None:
@@ -55,6 +57,7 @@ class Source:
         if not session.values["heap.libraries"]:
             self._blind = "heap.libraries is off"
         heap = _core.Heap(self._rows, self._sampling, session.text, nodes, session.page, types)
+        self._lack = self._see_native(heap, types) if session.values["stack.native"] else ""
         try:
             heap.start(self._every())
         except OSError as error:
@@ -69,10 +72,25 @@ class Source:
         else:
             self._torch_watch.start()
 
+    def _see_native(self, heap: _core.Heap, may_read: bool) -> str:
+        """Also keep which native functions allocate; return why that cannot be, if it cannot.
+
+        The collector starts a process beside this one that knows their names."""
+        if not self._context.session.values["collector"]:
+            return "without native frames: they need the collector, and that is off"
+        if not may_read:
+            return "without native frames: a filter of system calls may forbid to read stacks"
+        try:
+            heap.see_native(open_machine_code(self._context.session))
+        except OSError as error:
+            return f"without native frames: {error}"
+        return ""
+
     def _seen(self) -> str:
+        seen = _SEEN_ALONE if self._context.why else _SEEN
         if self._blind:
-            return f"{_SEEN_OF_PYTHON}; {self._blind}"
-        return _SEEN_ALONE if self._context.why else _SEEN
+            seen = f"{_SEEN_OF_PYTHON}; {self._blind}"
+        return f"{seen}; {self._lack}" if self._lack else seen
 
     def _add_libraries(self, heap: _core.Heap) -> None:
         """Also sample what libraries ask the C library for, those that are loaded later as well.

@@ -98,7 +98,7 @@ class Source:
             why = "they need the collector, and that is off"
         try:
             if why is None and self._sampler is not None:
-                self._sampler.see_native(open_machine_code(self._context.session.folder))
+                self._sampler.see_native(open_machine_code(self._context.session))
         except OSError as error:
             is_taken = error.errno == errno.EBUSY
             why = "the program handles SIGURG itself" if is_taken else str(error)
