@@ -246,7 +246,7 @@ _FIXED = (
     Key("stack.bytes", parse_size, 8 * 2**20, "memory for distinct stacks", low=2**14, high=2**34),
     Key("stack.slow", parse_switch, False, "hold the GIL to read stacks, as on an unknown Python"),
     Key("stack.native", parse_switch, False, "also the functions of C, C++ and Fortran that "
-        "running threads are in; needs libdw: pip install 'sonde[native]'"),
+        "running threads are in, and that allocate; needs libdw: pip install 'sonde[native]'"),
     Key("stack.tasks", parse_switch, True, "look twice a second at what asyncio's tasks await"),
     Key("stack.fatal", parse_switch, True, "sample all threads once more before a signal such as "
         "SIGSEGV ends the program, and keep their native stacks"),

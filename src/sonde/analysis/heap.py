@@ -187,8 +187,9 @@ class Heap:
         found = {
             stack: fold(one, own, by_package=not has_mine) for stack, one in self.frames.items()
         }
-        for stack, path in found.items() if native else ():
-            path += name_native_steps(self.frames[stack], path[-1])
+        if native:
+            for stack, frames in self.frames.items():
+                found[stack] += name_native_steps(frames, found[stack][-1])
         return found
 
     def make_profile(self, by: str = "alive") -> HeapProfile:
@@ -201,11 +202,15 @@ def name_native_steps(frames: Sequence[ProfileFrame], below: Step) -> list[Step]
     aside: types tell more about what it allocates."""
     native = list(takewhile(lambda one: is_native_place(one.file, one.lineno), reversed(frames)))
     known = [one for one in reversed(native) if not _is_interpreter(one.file)]
-    ends = dict.fromkeys((one.func, os.path.basename(one.file)) for one in (*known[:1], *known[-1:]))
+    ends = dict.fromkeys((one.func, one.file) for one in (*known[:1], *known[-1:]))
     return [
-        Step(f"{func} ({library.partition('.')[0]})", LIBRARY, below.file, below.line, 0)
-        for func, library in ends
+        Step(f"{func} ({_name_library(file)})", LIBRARY, below.file, below.line, 0)
+        for func, file in ends
     ]
+
+
+def _name_library(file: str) -> str:
+    return os.path.basename(file).partition(".")[0]
 
 
 def _is_interpreter(file: str) -> bool:
@@ -240,7 +245,7 @@ def list_lines(heap: Heap, by: str = "alive", mine: Sequence[str] = ()) -> list[
     A stack without such code counts at its innermost line."""
     steps = heap.fold(heap.make_profile(), mine, native=False)
     calls = {
-        stack: [one.name for one in name_native_steps(frames, _LOST[0])[:1]]
+        stack: next((one.name for one in name_native_steps(frames, _LOST[0])), "")
         for stack, frames in heap.frames.items()
     }
     sums: dict[tuple[str, str, int, str, str | None], list[int]] = {}
@@ -248,8 +253,10 @@ def list_lines(heap: Heap, by: str = "alive", mine: Sequence[str] = ()) -> list[
         path = steps.get(place.stack) or _LOST
         owned = [step for step in path if step.owner == MINE]
         at = owned[-1] if owned else path[-1]
-        is_call = path[-1].owner != MINE
-        call = "" if not owned else path[-1].name if is_call else "".join(calls.get(place.stack, ()))
+        call = ""
+        if owned:
+            is_call = path[-1].owner != MINE
+            call = path[-1].name if is_call else calls.get(place.stack, "")
         known = sums.setdefault((at.name, at.file, at.line, call, place.type), [0, 0, 0, 0])
         for index, value in enumerate(place[4:]):
             known[index] += value

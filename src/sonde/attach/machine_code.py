@@ -32,7 +32,8 @@ _IDLE_POLL_S = 0.05  # after a while without any; a program that crashes waits f
 _BUSY_S = 2.0
 _LOOK_S = 1.0  # how often it looks whether the session is still there
 _RENEW_S = 1.0  # between two looks at which files are mapped
-_STACK, _FRAME, _CHAIN, _SAVED, _SIGNAL, _NOWHERE = range(6)  # as in machine_code.h, and so are these
+# As in machine_code.h.
+_STACK, _FRAME, _CHAIN, _SAVED, _SIGNAL, _NOWHERE = range(6)
 _PLAIN, _CALLS, _EVAL, _UNKNOWN = range(4)
 _SAMPLER, _HEAP = range(2)
 _KEPT = -(2**31)

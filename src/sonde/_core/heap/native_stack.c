@@ -13,7 +13,7 @@
 #define PATIENCE_NS 300000000000 /* for an answer: whoever gives it may have to be started first */
 #define LEAST_NS 100000000      /* between two looks for one; twice that after each in vain */
 #define MOST_NS 1000000000
-enum { MOST_LATE = 8, PAGE = 4096 };
+enum { MOST_LATE = 64, PAGE = 4096, LATE_BYTES = 2 * PAGE };
 
 typedef struct {
     sonde_late_block block; /* address 0: free */
@@ -21,7 +21,7 @@ typedef struct {
     int64_t t_ns;
     uint64_t unknown; /* the address at which the way was not known */
     uint32_t asked;   /* questions about it so far */
-    sonde_stack_bytes stack;
+    uint8_t stack[offsetof(sonde_stack_bytes, stack) + LATE_BYTES]; /* what it begins with */
 } late_stack;
 
 static sonde_known_code_map code;
@@ -33,6 +33,7 @@ static late_stack late[MOST_LATE];
 SONDE_CHANGED_IN_CHILD static uint32_t late_n; /* atomic */
 static int64_t due_ns;                         /* atomic: when late stacks are next looked at */
 static int64_t break_ns;
+static int looked; /* so many late stacks in this look */
 static sonde_native_stack_sums sums;
 
 static void forget_in_child(void) { SONDE_RESET(late_n, 0); }
@@ -120,6 +121,12 @@ static late_stack *find_room(int64_t bytes)
     return found;
 }
 
+static void restore(const late_stack *one)
+{
+    memcpy(&stack, one->stack, offsetof(sonde_stack_bytes, stack));
+    memcpy(&stack, one->stack, offsetof(sonde_stack_bytes, stack) + stack.bytes);
+}
+
 /* Ask about the one that was asked about least; of several about the largest. */
 static void ask(void)
 {
@@ -136,7 +143,8 @@ static void ask(void)
     if (found == NULL)
         return;
     found->asked++;
-    sonde_machine_ask(code.table, SONDE_ASKED_BY_HEAP, &found->stack, found->unknown);
+    restore(found);
+    sonde_machine_ask(code.table, SONDE_ASKED_BY_HEAP, &stack, found->unknown);
 }
 
 void sonde_native_stack_keep(const sonde_late_block *block)
@@ -151,9 +159,10 @@ void sonde_native_stack_keep(const sonde_late_block *block)
     one->t_ns = sonde_clock_ns();
     break_ns = LEAST_NS;
     sonde_store_relaxed(&due_ns, one->t_ns + break_ns);
-    while (sonde_stack_bytes_extend(&stack))
+    while (stack.bytes + PAGE <= LATE_BYTES && sonde_stack_bytes_extend(&stack))
         ;
-    memcpy(&one->stack, &stack, offsetof(sonde_stack_bytes, stack) + stack.bytes);
+    stack.bytes = stack.bytes < LATE_BYTES ? stack.bytes : LATE_BYTES;
+    memcpy(one->stack, &stack, offsetof(sonde_stack_bytes, stack) + stack.bytes);
     sonde_store_relaxed(&late_n, late_n + 1);
     ask();
 }
@@ -170,7 +179,8 @@ void sonde_native_stack_type(uintptr_t address, uint32_t node, const sonde_frame
 /* Follow the stack of a late block once more. Returns the node of its functions, or 0. */
 static uint32_t try_again(sonde_nodes_handle *nodes, late_stack *one)
 {
-    sonde_native_walk(&code, &one->stack, 0, &path);
+    restore(one);
+    sonde_native_walk(&code, &stack, 0, &path);
     uint32_t node = put(nodes, one->block.stack, one->is_outside);
     if (node != 0 && one->block.type.func != 0)
         node = sonde_nodes_put(nodes, node, &one->block.type);
@@ -180,20 +190,27 @@ static uint32_t try_again(sonde_nodes_handle *nodes, late_stack *one)
     return node;
 }
 
+void sonde_native_stack_look(void)
+{
+    if (code.table != NULL)
+        sonde_code_map_renew(&code);
+    break_ns = 2 * break_ns < MOST_NS ? 2 * break_ns : MOST_NS;
+    sonde_store_relaxed(&due_ns, sonde_clock_ns() + break_ns);
+    looked = 0;
+}
+
 uint32_t sonde_native_stack_next(sonde_nodes_handle *nodes, sonde_late_block *block)
 {
     if (code.table == NULL || late_n == 0)
         return 0;
-    sonde_code_map_renew(&code);
-    break_ns = 2 * break_ns < MOST_NS ? 2 * break_ns : MOST_NS;
-    sonde_store_relaxed(&due_ns, sonde_clock_ns() + break_ns);
-    for (int i = 0; i < MOST_LATE; i++) {
-        *block = late[i].block;
-        uint32_t node = block->address == 0 ? 0 : try_again(nodes, &late[i]);
+    while (looked < MOST_LATE) {
+        late_stack *one = &late[looked++];
+        *block = one->block;
+        uint32_t node = block->address == 0 ? 0 : try_again(nodes, one);
         if (node != 0) {
-            break_ns = LEAST_NS;
             sums.found++;
             sums.lost--;
+            break_ns = LEAST_NS;
             return node;
         }
     }

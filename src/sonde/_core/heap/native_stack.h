@@ -43,11 +43,12 @@ void sonde_native_stack_keep(const sonde_late_block *block);
 /* Note the type of a block, and the node at which it counts for that. */
 void sonde_native_stack_type(uintptr_t address, uint32_t node, const sonde_frame_key *type);
 
-/* See whether functions of a late block are known by now. Returns the node at which it is to count from
- * now on, and the block; 0: there is no other. */
+/* Begin to see which functions of late blocks are known by now. Then return the next such block, with the node at which it
+ * is to count from now on; 0: there is no other. */
+void sonde_native_stack_look(void);
 uint32_t sonde_native_stack_next(sonde_nodes_handle *nodes, sonde_late_block *block);
 
-/* Is it time to ask that? Any thread, without the lock. */
+/* Is it time for such a look? Any thread, without the lock. */
 int sonde_native_stack_is_due(void);
 
 /* How many samples had their native functions, and how many had not. */

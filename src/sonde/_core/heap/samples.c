@@ -209,6 +209,7 @@ static void move_late(void)
 {
     sonde_late_block late;
     uint32_t node;
+    sonde_native_stack_look();
     while ((node = sonde_native_stack_next(&heap.files.home.nodes, &late)) != 0) {
         sonde_block *block = sonde_blocks_find(&heap.state->blocks, late.address);
         if (block != NULL && block->node == late.node) /* else it was freed meanwhile */
