@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 from collections import namedtuple
+from types import SimpleNamespace
 
 import duckdb
 import pytest
 
-from sonde.advice.finding import Tally
-from sonde.advice.rules import costly_calls
+from sonde.advice.finding import Tally, doubt_in_crowd
+from sonde.advice.rules import costly_calls, cpu_starved
 from sonde.advice.verdict import Limits, Verdict
 
 LIMITS = Limits({name: limit.default for name, limit in costly_calls.LIMITS.items()})
@@ -318,3 +319,21 @@ def test_a_statement_that_sleeps_waits_for_whoever_keeps_the_database_locked() -
         "One SQL statement"
         in judge({"name": "sql_per_row", **works}, {"name": "database_locked", **works}).title
     )
+
+
+def test_in_a_crowd_whoever_is_waited_for_may_have_no_processor_either() -> None:
+    waits = {
+        "name": "unanswered",
+        "waiting_pct": 60.0,
+        "able_s": 1.0,
+        "call": "_socket.socket.connect",
+    }
+    assert judge(waits).crowd == "info"
+    assert judge({}).crowd == "critical"
+    tally = Tally([judge(waits)], danger=False)
+    rule = SimpleNamespace(name="costly_calls", module=costly_calls)
+    crowd = SimpleNamespace(name="cpu_starved", module=cpu_starved)
+    others = Tally([Verdict(0, True, severity="info", is_own=False)], danger=False)
+    assert tally.severity != "info"
+    ((_rule, doubted), _) = doubt_in_crowd([(rule, tally), (crowd, others)])
+    assert doubted.severity == "info"

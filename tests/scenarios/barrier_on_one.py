@@ -4,7 +4,7 @@ As in EleutherAI/sparsify pull request 5."""
 
 from __future__ import annotations
 
-RULE, CAUSE = "desync", "Rank"
+RULE, CAUSE = "desync", "all_reduce, barrier"
 LINE = "save"
 RANKS = 2
 TWIN, ENDS = True, -9

@@ -247,6 +247,11 @@ class Tally:
         return sorted(found, key=lambda who: (len(who), who))
 
     @property
+    def crowd(self) -> str:
+        """Return the highest severity that it may have while others have the processors."""
+        return max((verdict.crowd for verdict in self.yes), key=LEVELS.index, default=LEVELS[-1])
+
+    @property
     def is_own(self) -> bool:
         """Whether a line of the job's own code may be named: see Verdict."""
         return all(verdict.is_own for verdict in self.yes)
@@ -308,9 +313,10 @@ def doubt_in_crowd(tallies: list[tuple[Any, Tally]]) -> list[tuple[Any, Tally]]:
     if not any(rule.name == "cpu_starved" and tally.is_by_others for rule, tally in tallies):
         return tallies
     return [
-        (rule, replace(tally, most=getattr(rule.module, "CROWD", tally.most)))
+        (rule, replace(tally, most=getattr(rule.module, "CROWD", min(
+            tally.most, tally.crowd, key=LEVELS.index))))
         for rule, tally in tallies
-    ]
+    ]  # fmt: skip
 
 
 def doubt_effects(tallies: list[tuple[Any, Tally]]) -> list[tuple[Any, Tally]]:

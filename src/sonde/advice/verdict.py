@@ -82,6 +82,7 @@ class Verdict(NamedTuple):
     why: str = ""  # instead of the docstring's `Why it hurts`
     line: str = ""  # the line of code, where the rule itself knows it: train.py:33 in load
     most: str = LEVELS[-1]  # the highest severity that what was measured in this piece can prove
+    crowd: str = LEVELS[-1]  # as CROWD, for this verdict: how long others take is their doing then
     is_own: bool = True  # whether the job's own code is the cause: if not, no line of it is named
 
 

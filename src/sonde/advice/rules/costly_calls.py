@@ -253,6 +253,8 @@ def _judge_process(piece: int, rows: list[Any], limits: Limits) -> Verdict:
         readings=rows[0].readings, who=who, title=kind.title,
         todo=kind.instead, line=show_place(worst.file, worst.lineno, worst.func),
         most=LEVELS[-1] if _is_worth_more(worst, limits) else LEVELS[0],
+        # Whoever is asked may stand in the same queue for a processor.
+        crowd=LEVELS[0] if kind.state == WAITING else LEVELS[-1],
     )  # fmt: skip
 
 

@@ -35,10 +35,17 @@ sample AS (
   SELECT host, pid, rank, MAX(ts) AS ts, ARG_MAX(stack, t_ns) AS stack, ARG_MAX(idle, t_ns) AS idle,
          ARG_MAX(wait, t_ns) AS wait
   FROM python.stack_sample WHERE {{to_end}} AND thread = pid GROUP BY ALL),
-mixed AS (
-  SELECT MIN(piece) AS piece, group_name, seq, COUNT(DISTINCT op) AS ops,
-         STRING_AGG(DISTINCT op, ', ' ORDER BY op) AS op, NULL::BIGINT AS rank, NULL AS waited_s
+clash AS (
+  SELECT group_name, group_ranks, seq, COUNT(DISTINCT op) AS ops,
+         STRING_AGG(DISTINCT op, ', ' ORDER BY op) AS op
   FROM call GROUP BY group_name, group_ranks, seq HAVING COUNT(DISTINCT op) > 1),
+mixed AS (
+  SELECT call.piece, clash.group_name, clash.seq, ops, clash.op, call.rank, NULL AS waited_s,
+         call.op AS own_op, COUNT(*) OVER (PARTITION BY clash.group_name, clash.group_ranks,
+                                           clash.seq, call.op) AS alike
+  FROM clash JOIN call ON call.seq = clash.seq
+    AND call.group_name IS NOT DISTINCT FROM clash.group_name
+    AND call.group_ranks IS NOT DISTINCT FROM clash.group_ranks),
 reached AS (
   SELECT group_name, group_ranks, rank, MAX(seq) AS seq FROM call GROUP BY ALL),
 waiting AS (
@@ -46,10 +53,13 @@ waiting AS (
   FROM call JOIN sample USING (host, pid, rank)
   WHERE state IN ('running', 'timeout')
     AND epoch_us(sample.ts) - epoch_us(call.ts) >= {{late_s}} * 1e6),
+-- What a rank has forked, as to load data, has its number, and calls nothing.
 member AS (
-  SELECT rank, ARG_MAX(host, start_wall_ns) AS host, ARG_MAX(pid, start_wall_ns) AS pid,
-         ARG_MAX(state, start_wall_ns) AS state, ARG_MAX(exit_reason, start_wall_ns) AS exit_reason
-  FROM sonde.session WHERE rank IS NOT NULL GROUP BY rank),
+  SELECT rank, host, pid, state, exit_reason FROM sonde.session
+  LEFT JOIN (SELECT DISTINCT host, pid, TRUE AS has_called FROM call) USING (host, pid)
+  WHERE rank IS NOT NULL
+  QUALIFY ROW_NUMBER() OVER (PARTITION BY rank ORDER BY COALESCE(has_called, FALSE) DESC,
+                             parent IS NULL DESC, start_wall_ns DESC) = 1),
 behind AS (
   SELECT w.piece, w.group_name, w.seq, 1 AS ops, w.op, member.rank, MAX(w.waited_s) AS waited_s
   FROM waiting AS w JOIN member ON w.group_ranks IS NULL
@@ -59,13 +69,14 @@ behind AS (
   WHERE COALESCE(r.seq, 0) < w.seq GROUP BY ALL),
 first AS (SELECT * FROM behind QUALIFY seq = MIN(seq) OVER (PARTITION BY group_name, rank)),
 place AS ({PLACE})
-SELECT {{last_piece}} AS piece, calls, group_name, seq, ops, op, p.rank, waited_s, state,
-       exit_reason, idle, wait, file, lineno, func, leaf_file, leaf_func
+SELECT {{last_piece}} AS piece, calls, group_name, seq, ops, op, p.rank, waited_s, own_op,
+       state, exit_reason, idle, wait, file, lineno, func, leaf_file, leaf_func
 FROM (SELECT COUNT(*) AS calls FROM call)
-LEFT JOIN (SELECT * FROM mixed UNION ALL SELECT * FROM first) AS p ON TRUE
+LEFT JOIN (SELECT * FROM mixed UNION ALL SELECT *, NULL, NULL FROM first) AS p ON TRUE
 LEFT JOIN member ON member.rank = p.rank
 LEFT JOIN sample ON sample.rank = p.rank AND sample.host = member.host AND sample.pid = member.pid
-LEFT JOIN place USING (stack) WHERE calls > 0 ORDER BY p.ops DESC, p.seq, p.rank
+LEFT JOIN place USING (stack) WHERE calls > 0
+ORDER BY p.ops DESC, p.seq, p.alike, p.rank
 """
 
 
@@ -78,7 +89,10 @@ def judge(rows: Rows, _limits: Limits) -> Iterator[Verdict]:
         late = [row for row in found if row.rank is not None and row.seq == first.seq]
         evidence = {"group": first.group_name, "seq": first.seq, "op": first.op}
         title = f"Ranks call different collectives: {first.op}"
-        if late:
+        if first.ops > 1:
+            late = [row for row in late if row.ops > 1]
+            evidence["what"] = "; ".join(f"{row.own_op}: {_describe(row)}" for row in late[:8])
+        elif late:
             title = _name_late(late)
             evidence |= {"waited_ns": 1e9 * first.waited_s, "missing": len(late),
                          "what": "; ".join(map(_describe, late[:8]))}  # fmt: skip
