@@ -8,6 +8,8 @@ import sys
 import pytest
 
 from sonde.cli import _pager, _table, main
+from sonde.cli.tables import _describe
+from sonde.store import catalog
 
 BIG = 1_790_000_000_123_456_789
 
@@ -91,3 +93,16 @@ def test_help_that_is_longer_than_the_screen_is_paged(monkeypatch, capfd) -> Non
     with pytest.raises(SystemExit):
         main(["help", "pause"])
     assert ">usage: sonde pause" in capfd.readouterr().out
+
+
+def test_on_a_terminal_tables_are_described_one_after_the_other(monkeypatch) -> None:
+    monkeypatch.setenv("COLUMNS", "60")
+    monkeypatch.setenv("NO_COLOR", "1")
+    schemas = [
+        one for one in catalog.list_tables() if one.table in ("python.gc_pause", "event.span")
+    ]
+    lines = list(_describe(schemas, Screen()))
+    assert max(map(len, lines)) <= 60
+    at = next(at for at, line in enumerate(lines) if line.startswith("python.gc_pause  A pause"))
+    assert lines[at - 1] == "" and sum("python.gc_pause" in line for line in lines) == 1
+    assert any(line.split()[:4] == ["dur_ns", "i64", "ns", "duration"] for line in lines[at:])

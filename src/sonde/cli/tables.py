@@ -3,14 +3,20 @@
 from __future__ import annotations
 
 import argparse
+import shutil
+from collections.abc import Iterator
+from textwrap import wrap
 from typing import IO
 
+from sonde import environ
 from sonde.cli import _options, _table
+from sonde.cli._terminal import fill
 from sonde.errors import ConfigError
 from sonde.session.schema import Schema
 from sonde.store import catalog
 from sonde.store.listing import find_nearest
 from sonde.store.recording import open_recording
+from sonde.words import clean
 
 GROUP = "ask"
 EXAMPLES = (
@@ -21,6 +27,7 @@ EXAMPLES = (
 
 
 _NEAR = 4  # names in an error
+_LEAST = 24  # columns of a meaning, however narrow the terminal is
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -50,12 +57,34 @@ def run(args: argparse.Namespace) -> int:
         cells = [tuple(row.values()) for row in rows]
 
         def draw(file: IO[str]) -> None:
-            _table.draw_table(list(names), _table.wrap_text(list(names), cells, file), file)
+            if file.isatty():  # a person reads about one table at a time
+                file.write("\n".join(_describe(schemas, file)) + "\n")
+            else:
+                _table.draw_table(list(names), cells, file)
 
         _table.write_text(args.output, draw)
     else:
         _table.write_records(rows, names, args.format, args.output)
     return 0
+
+
+def _describe(schemas: list[Schema], file: IO[str]) -> Iterator[str]:
+    """Yield each table with its columns below it, as a terminal has room for them."""
+    width = shutil.get_terminal_size().columns
+    bold, plain = ("\x1b[1m", "\x1b[0m") if environ.uses_colour() else ("", "")
+    for at, schema in enumerate(schemas):
+        if at:
+            yield ""
+        first, *more = fill(f"{schema.table}  {schema.doc}".strip(), file).split("\n")
+        yield f"{bold}{schema.table}{plain}{first.removeprefix(schema.table)}"
+        yield from more
+        cells = [(one.name, one.kind, one.unit or "") for one in schema.fields]
+        widths = [max(map(len, column)) for column in zip(*cells, strict=True)]
+        for one, words in zip(schema.fields, cells, strict=True):
+            left = "  ".join(word.ljust(room) for word, room in zip(words, widths, strict=True))
+            yield from wrap(clean(one.doc), max(width, len(left) + _LEAST),
+                            initial_indent=f"  {left}  ",
+                            subsequent_indent=" " * (len(left) + 4)) or [f"  {left}"]  # fmt: skip
 
 
 def _choose(name: str, schemas: list[Schema]) -> list[Schema]:
