@@ -66,13 +66,18 @@ def test_every_wait_is_named_and_all_times_add_up(start, sonde_cli) -> None:
         rows = sonde.open(job.pid).query(BY_THREAD.format(pid=job.pid)).to_pylist()
         return {row["name"]: row for row in rows if row["name"]}
 
+    def is_right(name: str, row: dict[str, object]) -> bool:
+        kind = "sleep" if name == "MainThread" else name.partition(" ")[0]
+        # It wakes twenty times a second. Where others have the processors, it then waits for the GIL
+        # for longer than it has slept.
+        wakes = name == "child with a limit" and row["kind"] == "gil"
+        return row["kind"] == kind or (wakes and kind in row["kinds"])
+
     def is_known() -> bool:
         found = ask()
-        waits = {name: row["kind"] for name, row in found.items() if not name.startswith("cpu")}
         return (
             len(found) == 16
-            and all(kind == name.partition(" ")[0] for name, kind in waits.items() if name != "MainThread")
-            and waits["MainThread"] == "sleep"
+            and all(is_right(name, row) for name, row in found.items() if not name.startswith("cpu"))
             # Two threads that only compute: each waits for the other to give the GIL away.
             and {"cpu", "gil"} <= set(found["cpu"]["kinds"])
         )  # fmt: skip
