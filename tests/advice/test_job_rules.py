@@ -759,6 +759,7 @@ def test_ranks_without_a_recording_are_named() -> None:
     seen = [SimpleNamespace(piece=0, job="train", size=size, ranks=[0, 1, 3]) for size in (4, 9)]
     one, many = rule.module.judge(seen, rule.limits)
     assert (one.fired, one.title) == (True, "Rank 2 of the job: no recording")
+    assert one.who == ""  # the title has named it: it would follow in brackets once more
     assert many.title == "Ranks 2, 4-8 of the job: no recording"
     whole = SimpleNamespace(piece=0, job="train", size=2, ranks=[0, 1])
     assert [found.fired for found in rule.module.judge([whole], rule.limits)] == [False]

@@ -53,8 +53,9 @@ def test_the_rank_that_keeps_the_others_waiting_is_named(
 
 def describe(rank: int, begun_s: int, *, alive: bool, job: str = "a", parent: str = "") -> Any:
     name = f"{job}-{rank}-{begun_s}"
-    return SimpleNamespace(id=name, rank=rank, start_wall_ns=begun_s * 10**9,
-                           is_alive=lambda: alive, meta=SimpleNamespace(job=job, parent=parent))  # fmt: skip
+    meta = SimpleNamespace(job=job, parent=parent, launcher="torchrun", ppid=1)
+    return SimpleNamespace(id=name, rank=rank, start_wall_ns=begun_s * 10**9, host="h", pid=begun_s,
+                           is_alive=lambda: alive, meta=meta)  # fmt: skip
 
 
 def test_a_rank_that_was_started_again_is_shown_once_and_another_job_does_not_hide_one() -> None:

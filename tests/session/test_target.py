@@ -5,12 +5,14 @@ from __future__ import annotations
 import os
 from collections.abc import Iterator
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
 
+from conftest import wait_for
 from sonde.cli import ps
 from sonde.errors import NoSession
-from sonde.session.target import find_sessions
+from sonde.session.target import find_sessions, find_workers
 
 
 @pytest.fixture
@@ -51,3 +53,42 @@ def test_words_of_a_command_tell_two_runs_of_a_program_apart(root: Path, run) ->
     assert nightly.meta.argv[-1] == "nightly"
     with pytest.raises(NoSession, match=r"no recording called program\.py night;"):
         find_sessions("program.py night", str(root))  # whole words only
+
+
+SERVED = """
+import multiprocessing, sys, time
+def work():
+    time.sleep(1000)
+if __name__ == "__main__":
+    worker = multiprocessing.get_context("forkserver").Process(target=work, daemon=True)
+    worker.start()
+    print("ready", flush=True)
+    worker.join()
+"""
+
+
+def test_the_workers_of_a_rank_are_its_own_also_where_a_server_forks_them(
+    root: Path, start
+) -> None:
+    """As multiprocessing does by itself from Python 3.14 on: the server counted as one more rank."""
+    ranks = [
+        start(SERVED, SONDE="1", SONDE_COLLECTOR="off", TORCHELASTIC_RUN_ID="served",
+              RANK=str(rank), WORLD_SIZE="2")
+        for rank in range(2)
+    ]  # fmt: skip
+    # Each is three processes: the rank, the server, the worker (and, for a while, others).
+    wait_for(lambda: sum(one.rank == 1 for one in find_sessions("served", str(root))) >= 3)
+    wait_for(lambda: sum(one.rank == 0 for one in find_sessions("served", str(root))) >= 3)
+    sessions = find_sessions("served", str(root))
+    workers = find_workers(sessions)
+    assert {one.pid for one in sessions if one.id not in workers} == {one.pid for one in ranks}
+
+
+def test_a_launcher_whose_rank_has_the_same_number_has_no_worker() -> None:
+    """SLURM numbers its tasks; torchrun in one of them numbers its own."""
+    agent, rank, worker = (
+        SimpleNamespace(id=name, host="h", pid=pid, rank=0, start_wall_ns=pid,
+                        meta=SimpleNamespace(job="j", launcher=by, ppid=pid - 1, parent=None))
+        for name, pid, by in (("agent", 2, "slurm"), ("rank", 3, "torchrun"), ("worker", 4, "torchrun"))
+    )  # fmt: skip
+    assert find_workers([worker, rank, agent]) == {"worker"}

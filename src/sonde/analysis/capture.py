@@ -21,6 +21,7 @@ from sonde.session.captures import (
     STOP,
     WAITING,
 )
+from sonde.session.target import find_workers
 from sonde.session.torch_records import CaptureGo, CaptureStop
 from sonde.tables.recording import WAITS
 
@@ -86,9 +87,9 @@ def request_captures(
 ) -> list[CaptureRequest]:
     """Ask all targets for a capture, of the same steps if they train together.
 
-    Forked children, like the workers of a loader, have no steps of their own and are not asked."""
-    ids = {target.id for target in targets}
-    targets = [target for target in targets if target.meta.parent not in ids]
+    The workers of a loader have no steps of their own and are not asked."""
+    workers = find_workers(targets)
+    targets = [target for target in targets if target.id not in workers]
     for target in targets:
         _check(target, options)
     capture_id = captures.make_id()

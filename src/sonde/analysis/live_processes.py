@@ -15,6 +15,7 @@ from sonde.session import Session, stack_table, steering
 from sonde.session import texts as intern
 from sonde.session.ending import find_ending
 from sonde.session.ring import SUFFIX, Ring
+from sonde.session.target import find_workers
 
 Row = dict[str, Any]
 # The columns of a row and of its inner rows, with their types.
@@ -42,12 +43,12 @@ def choose_current(sessions: Sequence[Session]) -> list[Session]:
     the same name, nor children that have done their work, nor what a restarted rank was before."""
     alive = [session for session in sessions if session.is_alive()]
     begin_ns = min((session.start_wall_ns for session in alive), default=0) - _APART_NS
-    ids = {session.id for session in sessions}
+    workers = find_workers(sessions)
     # A worker that outlives its rank does not stand for it.
-    running = {(one.meta.job, one.rank) for one in alive if one.meta.parent not in ids}
+    running = {(one.meta.job, one.rank) for one in alive if one.id not in workers}
     ended: dict[tuple[str | None, int | None], Session] = {}
     for one in sorted(sessions, key=lambda session: session.start_wall_ns):
-        is_rank = one.rank is not None and one.meta.parent not in ids
+        is_rank = one.rank is not None and one.id not in workers
         is_new = one not in alive and one.start_wall_ns > begin_ns
         if is_rank and is_new and (one.meta.job, one.rank) not in running:
             ended[one.meta.job, one.rank] = one  # of several, the last
@@ -62,7 +63,7 @@ def drop_replaced(rows: Sequence[Row]) -> list[Row]:
 
 def read_processes(sessions: Sequence[Session], timeout_s: float) -> list[Row]:
     """Have every live process sampled, and return a row for each session."""
-    ids = {session.id for session in sessions}
+    workers = find_workers(sessions)
     live = {session.folder for session in sessions if session.is_alive()}
     late = steering.sample_all([one for one in sessions if one.folder in live], timeout_s)
     found = []
@@ -81,7 +82,7 @@ def read_processes(sessions: Sequence[Session], timeout_s: float) -> list[Row]:
         meta = session.meta
         found.append({
             "host": session.host, "pid": session.pid, "rank": session.rank,
-            "world_size": meta.world_size, "job": meta.job, "is_child": meta.parent in ids,
+            "world_size": meta.world_size, "job": meta.job, "is_child": session.id in workers,
             "command": " ".join(meta.argv), "cwd": meta.cwd, "alive": alive,
             "note": "; ".join(notes) or None, "threads": threads, "collectives": collectives,
         })  # fmt: skip

@@ -57,6 +57,29 @@ def add_known_children(sessions: list[S], known: Iterable[S]) -> list[S]:
     return list(found.values())
 
 
+def find_workers(sessions: Iterable[Session]) -> set[str]:
+    """Return the ids of those that others of these have forked, or have started as a part of their
+    own rank: from Python 3.14 on, multiprocessing starts a server that forks the workers."""
+    known = list(sessions)
+    ids = {one.id for one in known}
+    ranks: dict[tuple[object, ...], int] = {}
+    for one in known:
+        if one.rank is not None:
+            key = (*_name_rank(one), one.pid)
+            ranks[key] = min(one.start_wall_ns, ranks.get(key, one.start_wall_ns))
+    return {
+        one.id
+        for one in known
+        if one.meta.parent in ids
+        or ranks.get((*_name_rank(one), one.meta.ppid), one.start_wall_ns) < one.start_wall_ns
+    }
+
+
+def _name_rank(session: Session) -> tuple[object, ...]:
+    # SLURM's rank of a launcher may have the number of a rank that it starts.
+    return session.host, session.meta.job, session.meta.launcher, session.rank
+
+
 def find_newest(root: str) -> str:
     """Return the target that means what was begun last, of what runs if anything does: the job of a
     process, with all that belong to it."""

@@ -34,6 +34,5 @@ def judge(rows: Rows, _limits: Limits) -> Iterator[Verdict]:
         word = "Rank" if len(missing) == 1 else "Ranks"
         yield Verdict(
             row.piece, bool(missing), {"ranks": row.size, "recorded": len(row.ranks)},
-            severity="warning",
-            who=f"{word.lower()} {shown}", title=f"{word} {shown} of the job: no recording",
+            severity="warning", title=f"{word} {shown} of the job: no recording",
         )  # fmt: skip
