@@ -19,6 +19,7 @@ from sonde.attach.native_names import NativeFrame, is_call
 from sonde.attach.procfs import ProcessFiles
 from sonde.session import Session, list_sessions
 from support import native_tools
+from support.needs import need
 from support.places import GOLDEN
 
 SORTS = """
@@ -97,6 +98,7 @@ def find_details(root: Path, source: str) -> list[str]:
 def test_samples_of_numpy_go_on_below_python_and_the_signal_is_given_back(
     start, root, tmp_path
 ) -> None:
+    need("numpy")
     process = start(SORTS, str(tmp_path / "end"))
     chains = wait_for(lambda: find_chains(root))
     for chain in chains:
