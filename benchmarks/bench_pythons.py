@@ -22,12 +22,12 @@ GOALS: dict[Callable[[], float], tuple[str, float | None]] = {
     time_reused: ("with a region that is kept", 0.5),
     time_nothing: ("a context manager in C that does nothing", None),
 }
-OWN = platform.python_version()
+OWN = platform.python_version() + sys.abiflags
 
 
 def find_others() -> dict[str, str]:
     """Versions, and their interpreters that can import sonde; not the one that runs this."""
-    asked = "import platform, sonde; print(platform.python_version())"
+    asked = "import platform, sonde, sys; print(platform.python_version() + sys.abiflags)"
     found = {}
     for python in sorted(ROOT.glob(".venv-3.*/bin/python"), key=lambda path: path.parts[-3]):
         done = subprocess.run([python, "-c", asked], capture_output=True, text=True, check=False)
