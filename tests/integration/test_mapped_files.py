@@ -13,6 +13,7 @@ import pytest
 
 from conftest import wait_for
 from sonde.session import Session
+from support.native_tools import make_vfork_fault
 
 JOB = """
 import os, sys, threading, time
@@ -38,6 +39,17 @@ for n in range(3000): total += work(n)
 other.join()
 time.sleep(0.05)  # for the native thread, which samples
 print("total", total, flush=True)
+"""
+SHARES = """
+import ctypes, sys
+library = ctypes.CDLL(sys.argv[1])
+library.sonde_test_handle()
+import sonde
+sonde.start(collector="off")
+library.sonde_test_map.restype = ctypes.c_void_p
+page = ctypes.c_void_p(library.sonde_test_map())
+print(library.sonde_test_fault_in_child(page), flush=True)
+ctypes.string_at(page, 1)
 """
 MAPPED = ("control", "text.intern", "stack.nodes", "event.totals", "job.item.ring",
           "python.stack_sample.ring", "event.span.ring", "python.thread.ring")  # fmt: skip
@@ -204,3 +216,13 @@ print(sonde.start(collector=False))
 """)
     assert done.stdout.strip() == "None"
     assert done.stderr.startswith("sonde: not recording: the disk is full, or somebody has changed")
+
+
+def test_a_fault_of_a_child_that_shares_the_memory_changes_nothing_in_the_parent(
+    run, tmp_path
+) -> None:
+    """Whoever handled SIGBUS before us still does so when the parent itself has one."""
+    library = make_vfork_fault(tmp_path)
+    done = run(SHARES, str(library), check=False)
+    assert done.stdout == f"own\n{int(signal.SIGBUS)}\nown\n"
+    assert done.returncode == -signal.SIGBUS

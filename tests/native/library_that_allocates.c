@@ -1,5 +1,7 @@
 /* A library that asks the C library for memory, in each way in which a library calls another. */
+#include <stdint.h>
 #include <stdlib.h>
+#include <sys/mman.h>
 
 void *(*by_pointer)(size_t) = malloc; /* a word of data that begins as an address */
 
@@ -35,3 +37,12 @@ int churn(int times)
 
 /* What it would call now. */
 void *find_malloc(void) { return (void *)malloc; }
+
+extern const char _DYNAMIC[]; /* in the part that the loader makes read-only */
+
+/* Make that part writable for good, as a tool does that has changed slots in it. */
+int unseal(void)
+{
+    uintptr_t page = (uintptr_t)_DYNAMIC & ~(uintptr_t)4095;
+    return mprotect((void *)page, 2 * 4096, PROT_READ | PROT_WRITE);
+}

@@ -39,9 +39,9 @@ class Tool:
         return [line.split("\t") for line in self._log.read_text().split("\n")[:-1]]
 
 
-def _build(folder: Path, name: str, soname: str | None = None) -> Path:
+def _build(folder: Path, name: str, soname: str | None = None, flags: tuple[str, ...] = ()) -> Path:
     path, source = folder / (soname or f"lib{name}.so"), NATIVE / f"{name}.c"
-    command = [os.environ.get("CC", "cc"), *_FLAGS, "-o", str(path), str(source), "-ldl"]
+    command = [os.environ.get("CC", "cc"), *_FLAGS, "-o", str(path), str(source), "-ldl", *flags]
     command += [f"-Wl,-soname,{soname}"] if soname else []
     subprocess.run(command, check=True, capture_output=True)
     return path
@@ -52,9 +52,9 @@ def make_device(folder: Path) -> Path:
     return _build(folder, "pretend_device")
 
 
-def make_library_that_allocates(folder: Path) -> Path:
+def make_library_that_allocates(folder: Path, *flags: str) -> Path:
     """A library that asks the C library for memory in every way."""
-    return _build(folder, "library_that_allocates")
+    return _build(folder, "library_that_allocates", flags=flags)
 
 
 def make_driver(folder: Path) -> Path:
@@ -75,6 +75,11 @@ def make_aligned_stack(folder: Path) -> Path:
 def make_allocating_chain(folder: Path) -> Path:
     """Functions that allocate, each called by another."""
     return _build(folder, "allocating_chain")
+
+
+def make_vfork_fault(folder: Path) -> Path:
+    """A child by vfork() that ends by SIGBUS."""
+    return _build(folder, "vfork_fault")
 
 
 def make_moved_loop(folder: Path) -> Path:

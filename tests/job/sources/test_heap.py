@@ -9,6 +9,7 @@ from pathlib import Path
 import pytest
 
 import sonde
+from conftest import wait_for
 from sonde.analysis.heap import Heap, list_grown_lines, read_heap_tree
 from sonde.errors import Error
 from sonde.session import list_sessions
@@ -326,6 +327,31 @@ def test_what_libraries_ask_the_c_library_for_is_known_by_line(run, root, tmp_pa
     assert found["churned"]["alive"] < 5_000_000
     assert found["packers"]["alive"] == pytest.approx(100 * 268_000, rel=0.15)  # as zlib documents
     assert 20_000_000 < found["rows"]["alive"] < 30_000_000
+
+
+UNSEALED = """
+library = load()
+assert library.unseal() == 0
+import sonde
+sonde.start(collector="off", source_heap="on", heap_every="16KiB")
+def plain():
+    return library.take(100_000)
+print("ready", flush=True)
+while not os.path.exists(sys.argv[2]):
+    library.give(plain())
+    bytearray(100_000)
+    time.sleep(0.01)
+sonde.stop()
+"""
+
+
+def test_a_library_whose_pages_stay_writable_is_seen_after_a_while(start, root, tmp_path) -> None:
+    """It looks as if the loader were not done with it, to which each look for it costs time."""
+    library = make_library_that_allocates(tmp_path, "-Wl,-z,now,-z,relro")
+    process = start(LIBRARY + UNSEALED, str(library), str(tmp_path / "end"))
+    wait_for(lambda: add_up_functions(root).get("plain", {"allocated": 0})["allocated"] > 3_000_000)
+    (tmp_path / "end").touch()
+    assert process.wait(60) == 0
 
 
 def test_libraries_can_be_left_out(run, root, tmp_path) -> None:

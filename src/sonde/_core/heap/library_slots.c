@@ -23,7 +23,8 @@
 
 #if SONDE_HAS_FRAMES && !defined(Py_GIL_DISABLED)
 
-enum { CALLS = 8, TORCH_CALLS = 2 };
+#define FIRST_NS (int64_t)10000000 /* from a look to the next one, at first */
+enum { CALLS = 8, TORCH_CALLS = 2, PATIENCE = 8 };
 
 /* What frees comes first and goes last: no block is sampled whose end would not be seen. */
 static const char *const names[CALLS] = {"free",          "realloc",  "reallocarray",   "calloc",
@@ -59,8 +60,10 @@ typedef struct {
 static list libraries; /* of loaded_library: those that need no further look */
 static list slots;     /* of taken_slot */
 static char *only;     /* the file name of the one that is watched; NULL: all are */
-static int waits;      /* how often a library was not loaded to its end yet */
-static uint64_t seen;  /* loadings and unloadings when we last looked; 0: look again; read by any thread */
+static int waits;      /* looks since the last loading that found a library which was not loaded to its end */
+static uint64_t waits_for; /* loadings and unloadings when these began */
+static int64_t again_ns;   /* when to look again after such a look; read by any thread */
+static uint64_t seen;      /* loadings and unloadings when we last looked; 0: look again; read by any thread */
 
 static void *add_to(list *them, size_t bytes)
 {
@@ -100,7 +103,8 @@ int sonde_libraries_changed(void)
 {
     uint64_t changes = 0;
     (void)dl_iterate_phdr(read_changes, &changes);
-    return changes != sonde_load_relaxed(&seen);
+    uint64_t last = sonde_load_relaxed(&seen);
+    return last == 0 ? sonde_clock_ns() >= sonde_load_relaxed(&again_ns) : changes != last;
 }
 
 typedef struct {
@@ -165,7 +169,7 @@ static int is_left_out(const loaded_library *library, void *const *homes, int co
 
 /* ---- their slots ---------------------------------------------------------------------------------- */
 
-enum { HOMES = 4, WAYS = 2, PATIENCE = 500, FINE = 0, NOT_YET, FOREIGN };
+enum { HOMES = 4, WAYS = 2, FINE = 0, NOT_YET, FOREIGN };
 
 typedef struct {
     sonde_mappings *mappings;       /* read when the first new library is seen */
@@ -173,6 +177,8 @@ typedef struct {
     void *homes[HOMES];             /* of what is left out */
     const description *about;       /* the library at hand */
     int state;                      /* what its slots look like so far */
+    int is_last;                    /* nobody waits for the loader any more */
+    int waits;                      /* the loader is not done with one */
     int taken, status;
 } library_look;
 
@@ -199,7 +205,7 @@ static void judge_slot(void *context, int call, void **at, int kind)
     void *found = sonde_load_relaxed(at);
     int how = sonde_mappings_look(look->mappings, at);
     int is_sealed_at_last = look->about->sealed_begin <= (uintptr_t)at && (uintptr_t)at < look->about->sealed_end;
-    if (is_sealed_at_last && how == SONDE_WORD_WRITABLE)
+    if (is_sealed_at_last && how == SONDE_WORD_WRITABLE && !look->is_last)
         look->state = look->state == FOREIGN ? FOREIGN : NOT_YET; /* the loader is not done with it */
     else if (leads_to(look, call, found) && how >= 0)
         add_slot(look, call, at, how);
@@ -246,8 +252,8 @@ static int look_at_library(struct dl_phdr_info *info, size_t size, void *context
         known->is_here = 1;
     if (known != NULL || info->dlpi_name == NULL || about.dynamic == NULL || look->status < 0)
         return 0;
-    if (!is_left_out(&about.library, look->homes, HOMES) && take_library(&about, look) == NOT_YET && waits++ < PATIENCE) {
-        sonde_store_relaxed(&seen, 0);
+    if (!is_left_out(&about.library, look->homes, HOMES) && take_library(&about, look) == NOT_YET) {
+        look->waits = 1;
         return 0;
     }
     loaded_library *one = look->status < 0 ? NULL : add_to(&libraries, sizeof *one);
@@ -338,14 +344,35 @@ static void choose(const char *one)
     forget_unloaded();
 }
 
+/* A library is loaded within moments. But its pages may stay writable for good: a tool that changes slots may leave them
+ * so. As each look takes milliseconds in a large program, the pause between them doubles. */
+static int is_last_look(void)
+{
+    uint64_t changes = 0;
+    (void)dl_iterate_phdr(read_changes, &changes);
+    if (waits_for != changes)
+        waits = 0;
+    waits_for = changes;
+    return waits == PATIENCE;
+}
+
+static void look_again_later(void)
+{
+    sonde_store_relaxed(&again_ns, sonde_clock_ns() + (FIRST_NS << waits++));
+    sonde_store_relaxed(&seen, 0);
+}
+
 int sonde_libraries_take(const char *one)
 {
     if (libraries.count == 0 || (one == NULL && only != NULL))
         choose(one);
     library_look look = known_calls;
+    look.is_last = is_last_look();
     seen = 1;
     (void)dl_iterate_phdr(look_at_library, &look);
     forget_unloaded();
+    if (look.waits)
+        look_again_later();
     sonde_mappings_free(look.mappings);
     return look.status < 0 ? look.status : look.taken;
 }

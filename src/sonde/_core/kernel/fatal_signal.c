@@ -18,7 +18,7 @@
 #include <time.h>
 #include <unistd.h>
 
-enum { TAKEN_FROM = 1 /* SIGBUS is not */, NAP_NS = 200000, NAPS = 1250, LOOKS = 4, NO_ADDRESS = 1 };
+enum { TAKEN_FROM = 1 /* SIGBUS is not */, NAP_NS = 200000, MOST_NS = 250000000, LOOKS = 4, NO_ADDRESS = 1 };
 enum { NOBODY, WRITING, LOOKING }; /* who has `fault` */
 
 static const int numbers[SONDE_FATAL_SIGNALS] = {SIGBUS, SIGSEGV, SIGABRT, SIGFPE, SIGILL};
@@ -70,27 +70,27 @@ const sonde_fault *sonde_fatal_fault(void)
     return sonde_load_acquire(&state) == LOOKING ? &fault : NULL; /* acquire: it was written before */
 }
 
+static void nap(void) { nanosleep(&(struct timespec){0, NAP_NS}, NULL); }
+
 /* Have all threads sampled, more than once: a function that was never seen before may be believed only the next
- * time. */
-static void look_often(sonde_fatal_watch *watch)
+ * time. By the clock: on a busy machine a nap may take twenty times as long as it should. */
+static void look_often(sonde_fatal_watch *watch, int64_t end_ns)
 {
-    int naps = 0;
-    for (int looks = 0; naps < NAPS && looks < LOOKS; looks++) {
+    for (int looks = 0; looks < LOOKS && sonde_clock_ns() < end_ns; looks++) {
         uint64_t asked = sonde_increment_ordered(&watch->page->sample_asked);
         sonde_control_ring(watch->page);
         /* Acquire: whoever sees the number sees the sample. */
         do
-            nanosleep(&(struct timespec){0, NAP_NS}, NULL);
-        while (sonde_load_acquire(&watch->page->sampled) < asked && naps++ < NAPS);
-        naps++;
+            nap();
+        while (sonde_load_acquire(&watch->page->sampled) < asked && sonde_clock_ns() < end_ns);
     }
 }
 
 /* Wait until the fault of another thread was looked at: the program would end meanwhile if we went on. */
-static void await_other(void)
+static void await_other(int64_t end_ns)
 {
-    for (int naps = 0; naps < NAPS && sonde_load_relaxed(&state) != NOBODY; naps++)
-        nanosleep(&(struct timespec){0, NAP_NS}, NULL);
+    while (sonde_load_relaxed(&state) != NOBODY && sonde_clock_ns() < end_ns)
+        nap();
 }
 
 void sonde_fatal_look(int number, const siginfo_t *info, const void *context)
@@ -100,17 +100,18 @@ void sonde_fatal_look(int number, const siginfo_t *info, const void *context)
     /* Under a filter the program might die of our calls instead. */
     if (watch == NULL || sonde_had_filter() || getpid() != owner || is_echo(number, info))
         return;
+    int64_t end_ns = sonde_clock_ns() + MOST_NS;
     write_row(watch, number, info);
     uint32_t nobody = NOBODY;
     if (!sonde_cas_relaxed(&state, &nobody, WRITING)) {
-        await_other();
+        await_other(end_ns);
         return;
     }
     fault.t_ns = sonde_clock_ns();
     fault.tid = (uint32_t)syscall(SYS_gettid);
     sonde_place_read_fault(context, &fault.at);
     sonde_store_release(&state, LOOKING); /* release: the fault is written */
-    look_often(watch);
+    look_often(watch, end_ns);
     sonde_store_relaxed(&state, NOBODY);
 }
 

@@ -35,6 +35,9 @@ static uint32_t maps_n;
 SONDE_CHANGED_IN_CHILD static uint32_t busy; /* a lock for what follows; the handler does not take it */
 static uint32_t is_aside;  /* a SIGBUS was not ours: we never take the signal again */
 static uint64_t lost;
+/* Whose memory this is; 0: that of a forked child, which has not asked yet. A child by vfork() shares ours, and has a
+ * handler of its own: it changes that alone. */
+SONDE_CHANGED_IN_CHILD static pid_t owner;
 
 static void hold(void)
 {
@@ -48,7 +51,11 @@ static void hold(void)
 
 static void let_go(void) { sonde_store_release(&busy, 0); }
 
-static void let_go_in_child(void) { busy = 0; }
+static void let_go_in_child(void)
+{
+    busy = 0;
+    SONDE_RESET(owner, 0);
+}
 
 SONDE_IN_CHILD(let_go_in_child)
 
@@ -71,14 +78,31 @@ static int replace_page(uintptr_t address)
     return 0;
 }
 
+/* Return the handler before the one that the signal has now in this child. */
+static struct sigaction find_other(int number)
+{
+    struct sigaction now, none = {.sa_handler = SIG_DFL};
+    int at = others_n;
+    if (sigaction(number, NULL, &now) < 0)
+        return none;
+    for (int i = 0; i < others_n; i++)
+        if (others[i].sa_sigaction == now.sa_sigaction) /* also that of sa_handler: they share a word */
+            at = i;
+    return at > 0 ? others[at - 1] : none;
+}
+
 /* Let the handler before us have the signal, as if we had never been there: the kernel raises a fault
  * again as soon as we return, and a signal that was sent is sent again. */
 static void step_aside(int number, const siginfo_t *info)
 {
     struct sigaction other = {.sa_handler = SIG_DFL};
-    if (others_n > 0)
-        other = others[--others_n];
-    sonde_store_relaxed(&is_aside, 1);
+    if (owner != 0 && owner != getpid()) {
+        other = find_other(number);
+    } else {
+        if (others_n > 0)
+            other = others[--others_n];
+        sonde_store_relaxed(&is_aside, 1);
+    }
     sigaction(number, &other, NULL);
     if (info->si_code <= 0)
         syscall(SYS_tgkill, getpid(), (pid_t)syscall(SYS_gettid), number);
@@ -147,6 +171,8 @@ void sonde_guard_add(void *mem, size_t bytes, int writable)
         page_bytes = (uintptr_t)sysconf(_SC_PAGESIZE);
     if (others_n == 0)
         take_signal();
+    if (owner == 0)
+        owner = getpid();
     guarded *map = find(0);
     if (map == NULL && chunks_n < CHUNKS && (chunks[chunks_n] = calloc(CHUNK, sizeof *map)) != NULL) {
         map = chunks[chunks_n];
