@@ -133,3 +133,12 @@ def test_so_is_a_companion_after_a_pause(
     one.start(launch.make_command(""), 12.0)
     assert one.is_running
     one.end()
+
+
+def test_without_a_collector_a_list_of_the_recordings_has_them_unwound(
+    session: Session, sonde_cli: Callable
+) -> None:
+    """The copies may hold secrets: nobody should have to ask for stacks first."""
+    told = sonde_cli("ps").stdout
+    assert str(session.pid) in told
+    assert not os.path.exists(session.path(crash_file.NAME))

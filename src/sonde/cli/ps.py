@@ -15,6 +15,7 @@ from sonde import environ, launch
 from sonde.analysis.standstill import look_at
 from sonde.cli import _options, _table
 from sonde.cli._command_text import FORKED, fit_commands
+from sonde.cli._crash_copies import unwind_copies
 from sonde.cli._process_roles import find_parents, list_commands, read_title
 from sonde.cli._terminal import fill
 from sonde.collector.retention import measure_bytes
@@ -252,7 +253,7 @@ def _list_here(root: str) -> tuple[list[dict[str, Any]], list[str]]:
     for session in [*sessions]:
         try:
             rows.append((session.start_wall_ns, _describe(session)))
-            broken += _miss_collector(session, root)
+            broken += [*_miss_collector(session, root), *filter(None, [unwind_copies(session)])]
         except Error as error:
             broken.append(str(error))
             sessions.remove(session)
