@@ -273,6 +273,18 @@ def test_one_save_is_mentioned_and_saving_again_and_again_is_warned_of(
     assert found.is_found and found.severity == severity
 
 
+def test_a_pool_that_is_made_once_is_not_told_to_be_made_again_and_again() -> None:
+    none = {"name": None, "time_pct": None, "waiting_pct": None}
+    for pieces, severity, title in (
+        ((1,), "info", "Starting and ending processes takes"),
+        ((0, 2), "critical", "Processes are started and ended again and again"),
+    ):
+        rows = [Row(**USUAL | {"piece": at} | ({"name": "processes_started"} if at in pieces else none)) for at in range(3)]  # fmt: skip
+        found = [one for one in costly_calls.judge(rows, LIMITS) if one.fired]
+        assert {one.title.startswith(title) for one in found} == {True}
+        assert Tally(found, danger=False).severity == severity
+
+
 ORM = "/lib/python3/site-packages/sqlalchemy/orm"
 
 

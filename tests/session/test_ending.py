@@ -9,8 +9,8 @@ from types import SimpleNamespace
 import pytest
 
 import sonde
-from sonde.session import list_sessions
-from sonde.session.ending import describe_ends, wait_for_statuses
+from sonde.session import ending, list_sessions
+from sonde.session.ending import describe_ends, find_ended_by_parents, wait_for_statuses
 from sonde.session.records import Exit
 
 
@@ -18,7 +18,7 @@ class Ended:
     """The session of a process that has ended with this status."""
 
     def __init__(self, pid: int, status: int, ppid: int = 0) -> None:
-        self.pid, self.host = pid, "vm"
+        self.pid, self.host, self.id = pid, "vm", f"vm-{pid}"
         self.meta = SimpleNamespace(ppid=ppid, argv=["pool.py"])
         self._exit = Exit(status=status, exception="")  # none, and nothing to look for
 
@@ -36,6 +36,16 @@ def test_workers_that_their_pool_ended_are_told_only_if_that_failed(code: int) -
     each = "2 processes (2, 3): each was ended by SIGTERM"
     assert told == ([each, "pool.py (pid 1) ended with exit code 3"] if code else [])
     assert describe_ends(workers) == [each]
+
+
+def test_who_was_ended_by_a_parent_that_ended_in_order_is_known(monkeypatch) -> None:
+    monkeypatch.setattr(ending, "_find_unseen_kill", lambda _session: None)
+    workers = [Ended(2, signal.SIGTERM, 1), Ended(3, signal.SIGKILL, 1), Ended(4, 0, 1)]
+    unseen = Ended(5, 0, 1)
+    unseen.find_state = lambda: "killed"
+    unseen.read_exit = lambda: Exit(status=None, exception="")
+    assert find_ended_by_parents([Ended(1, 0), *workers, unseen]) == {"vm-2", "vm-5"}
+    assert find_ended_by_parents([Ended(1, 3 << 8), *workers, unseen]) == set()
 
 
 def test_workers_that_crash_are_told_whatever_became_of_their_parent() -> None:

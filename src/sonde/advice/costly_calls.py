@@ -30,6 +30,7 @@ class CostlyCall(NamedTuple):
     asleep: str = ""  # ONLY, or NEVER: whether time counts in which the call itself sleeps
     cpu_pct: float = 0.0  # of a processor that it uses, at least: a share of little is nothing
     is_once: bool = False  # natural once, as at the end: what only one piece shows is mentioned
+    once: tuple[str, str] | None = None  # and then said so: title, what people do
 
 
 CALLS = (
@@ -233,7 +234,12 @@ CALLS = (
          "/multiprocessing/pool.py:terminate", "/multiprocessing/process.py:start",
          "/multiprocessing/context.py:Pool", "/concurrent/futures/process.py:shutdown",
          "/concurrent/futures/process.py:_spawn_process"), share_pct=25, is_avoidable=False,
-        sure_pct=40, stretch=SHORT,
+        sure_pct=40, stretch=SHORT, is_once=True, once=(
+            "Starting and ending processes takes much of the time (multiprocessing)",
+            "if a pool is made more than once, make it before the loop and use it for all of the "
+            "work; if it is made once, start fewer processes, and before the program has much in "
+            "memory, or do without a pool where there is little to do",
+        ),
     ),
     CostlyCall(
         "saving", "Saving (torch.save and the like) takes much of the time",

@@ -185,20 +185,32 @@ def choose_ended(sessions: list[Session]) -> list[Session]:
     return [one for one, end in ends if end is not None and end.word != "ended"] or [last]
 
 
+def find_ended_by_parents(sessions: Sequence[Session]) -> set[str]:
+    """Return the ids of processes that SIGTERM has ended, or nobody saw what, and whose parent has
+    ended in order: a pool ends its workers so."""
+    return _find_calm([(one, find_ending(one)) for one in sessions])
+
+
+def _find_calm(ends: Sequence[tuple[Session, Ending | None]]) -> set[str]:
+    # As Pool.terminate does, or the end of its `with`; and a program with a server that it started.
+    orderly = {(one.host, one.pid) for one, end in ends if end is not None and end.word == "ended"}
+    return {
+        one.id for one, end in ends
+        if end is not None and (end.word == "SIGTERM" or end.is_unseen)
+        and (one.host, one.meta.ppid) in orderly
+    }  # fmt: skip
+
+
 def describe_ends(sessions: Sequence[Session]) -> list[str]:
     """Return sentences about the processes that did not end in order, those that ended like most
     others first."""
     ends_known = [(one, find_ending(one)) for one in sessions]
-    orderly = {
-        (one.host, one.pid) for one, end in ends_known if end is not None and end.word == "ended"
-    }
+    calm = _find_calm(ends_known)
     alike: dict[str, list[Session]] = {}
     for one, end in ends_known:
         if end is None or (end.word in ("ended", "killed") and not end.out_of_memory):
             continue
-        # A pool ends its workers so when it is closed: Pool.terminate, or the end of its `with`;
-        # and so does a program with a server that it has started.
-        if not (end.word == "SIGTERM" and (one.host, one.meta.ppid) in orderly):
+        if one.id not in calm:
             alike.setdefault(end.sentence, []).append(one)
     told = sorted(alike.items(), key=lambda item: -len(item[1]))
     ends = [f"{_name_processes(those)} {sentence}" for sentence, those in told[:_MOST_ENDS]]

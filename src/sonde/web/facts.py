@@ -8,14 +8,14 @@ from dataclasses import asdict
 from typing import Any
 
 from sonde import __version__
-from sonde.analysis.code_names import SONDE, find_owner, shorten_file
+from sonde.analysis.code_names import SONDE, find_owner, shorten_file, skip_start
 from sonde.analysis.modules import StepSelection, arrange, make_table, read_overhead, read_report
 from sonde.analysis.source_lines import read_source
 from sonde.analysis.wait_words import describe_lock, describe_wait
 from sonde.analysis.window import Window
 from sonde.errors import Error
 from sonde.session import Session, stack_table
-from sonde.session.ending import find_ending
+from sonde.session.ending import find_ended_by_parents, find_ending
 from sonde.session.last_stacks import read_last_stacks
 from sonde.session.lock_waits import add_locks, read_lock_waits
 from sonde.session.native_stacks import add_native_frames
@@ -58,13 +58,14 @@ WHERE state NOT IN ('on', 'off') GROUP BY source, state ORDER BY source"""
 
 def describe_sessions(sessions: Sequence[Session], base_ns: int) -> list[dict[str, Any]]:
     """Return the recorded processes, in the order in which stacks number them."""
-    found = []
+    found, calm = [], find_ended_by_parents(sessions)
     for part, one in enumerate(sessions):
         ending = find_ending(one)
         found.append({
             "part": part, "session": one.id, "host": one.host, "pid": one.pid, "rank": one.rank,
             "command": name_program(one.meta.argv), "argv": " ".join(map(str, one.meta.argv)),
-            "state": one.find_state(), "from": one.start_wall_ns - base_ns,
+            "state": "ended" if one.id in calm else one.find_state(),
+            "from": one.start_wall_ns - base_ns,
             "job": one.meta.job, "python": one.meta.python, "monitor": one.is_monitor,
             "ending": None if ending is None else ending.sentence,
         })  # fmt: skip
@@ -144,7 +145,7 @@ def _describe_group(group: Sequence[tuple[Session, ThreadStack]], wait: str) -> 
             {"func": frame.func, "file": shorten_file(frame.file, session.meta.cwd),
              "line": frame.line, "owner": find_owner(frame.file),
              "source": read_source(frame.file, frame.line, session.start_wall_ns) if here else ""}
-            for frame in one.frames
+            for frame in skip_start(one.frames[::-1])[::-1]
             if find_owner(frame.file) != SONDE
         ],
     }  # fmt: skip

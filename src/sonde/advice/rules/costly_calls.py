@@ -199,7 +199,7 @@ LEFT JOIN (
 """
 _BY_NAME = {one.name: one for one in CALLS}
 _IN_TURN = ("requests_in_turn", "subprocess_per_item")
-_ONCE = {one.title for one in CALLS if one.is_once}
+_ONCE = {one.title: one.once for one in CALLS if one.is_once}
 
 
 def judge(rows: Rows, limits: Limits) -> Iterator[Verdict]:
@@ -211,8 +211,11 @@ def judge(rows: Rows, limits: Limits) -> Iterator[Verdict]:
         verdicts += [_judge_process(piece, _merge(one), limits) for one in by_process.values()]
     seen = Counter((verdict.who, verdict.title) for verdict in verdicts)
     for verdict in verdicts:
-        is_single = verdict.title in _ONCE and seen[verdict.who, verdict.title] == 1
-        yield verdict._replace(lost_pct=None) if is_single else verdict
+        if verdict.title not in _ONCE or seen[verdict.who, verdict.title] > 1:
+            yield verdict
+            continue
+        title, todo = _ONCE[verdict.title] or (verdict.title, verdict.todo)
+        yield verdict._replace(lost_pct=None, title=title, todo=todo)
 
 
 def _merge(rows: list[Any]) -> list[Any]:
