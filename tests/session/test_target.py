@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import signal
 from collections.abc import Iterator
 from pathlib import Path
 from types import SimpleNamespace
@@ -12,6 +13,7 @@ import pytest
 from conftest import wait_for
 from sonde.cli import ps
 from sonde.errors import NoSession
+from sonde.session import list_sessions
 from sonde.session.target import find_sessions, find_workers
 
 
@@ -77,11 +79,18 @@ def test_the_workers_of_a_rank_are_its_own_also_where_a_server_forks_them(
         for rank in range(2)
     ]  # fmt: skip
     # Each is three processes: the rank, the server, the worker (and, for a while, others).
-    wait_for(lambda: sum(one.rank == 1 for one in find_sessions("served", str(root))) >= 3)
-    wait_for(lambda: sum(one.rank == 0 for one in find_sessions("served", str(root))) >= 3)
-    sessions = find_sessions("served", str(root))
-    workers = find_workers(sessions)
-    assert {one.pid for one in sessions if one.id not in workers} == {one.pid for one in ranks}
+    try:
+        for rank in range(2):
+            wait_for(
+                lambda r=rank: sum(one.rank == r for one in find_sessions("served", str(root))) >= 3
+            )
+        sessions = find_sessions("served", str(root))
+        workers = find_workers(sessions)
+        assert {one.pid for one in sessions if one.id not in workers} == {one.pid for one in ranks}
+    finally:  # a worker would outlive its rank, and keep its output open
+        for one in list_sessions(str(root)):
+            if one.is_alive():
+                os.kill(one.pid, signal.SIGKILL)
 
 
 def test_a_launcher_whose_rank_has_the_same_number_has_no_worker() -> None:
