@@ -850,6 +850,20 @@ def test_a_hook_that_takes_more_and_more_is_called_one() -> None:
     assert line == "/job/watch.py:5 in note"
 
 
+def test_growth_that_is_spread_over_the_lines_of_one_function_is_named() -> None:
+    def make_part(*lines_s: float) -> SimpleNamespace:
+        line = {"file": "/job/metric.py", "func": "update", "kind": None, "call": None}
+        lines = [{**line, "lineno": 5 + at, "s": s} for at, s in enumerate(lines_s)]
+        return SimpleNamespace(
+            steps=10, lines=[*lines, {**line, "lineno": 9, "func": "train", "s": 5.0}]
+        )
+
+    limits = Limits({"explained_pct": 50.0})
+    what, line = step_change.explain([make_part(1, 1, 1)], [make_part(4, 5, 4)], 1.0, limits)
+    assert (what, line) == ("works longer in update", "/job/metric.py:6 in update")
+    assert step_change.explain([make_part(1, 1, 1)], [make_part(2, 2, 2)], 1.0, limits) == ("", "")
+
+
 # ---- a change at one moment ----------------------------------------------------------------------
 
 

@@ -34,7 +34,7 @@ if __name__ == "__main__":
         loss.backward()
         for parameter in model.parameters():
             dist.all_reduce(parameter.grad)
-        if step == 100:
+        if step == 30:
             save(step)
 
     step = 0

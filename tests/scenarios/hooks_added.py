@@ -7,7 +7,7 @@ from __future__ import annotations
 RULE, CAUSE = "slower_steps", "a hook of a module"
 LINE = "note"
 TWIN = True
-ALSO = ("python_bound",)
+ALSO = ("python_bound", "step_change")
 
 if __name__ == "__main__":
     import torch

@@ -91,7 +91,11 @@ def judge(rows: Rows, _limits: Limits) -> Iterator[Verdict]:
         title = f"Ranks call different collectives: {first.op}"
         if first.ops > 1:
             late = [row for row in late if row.ops > 1]
-            evidence["what"] = "; ".join(f"{row.own_op}: {_describe(row)}" for row in late[:8])
+            evidence["what"] = "; ".join(
+                f"rank {row.rank} calls {row.own_op}"
+                + (f" at {show_place(row.file, row.lineno, row.func)}" if row.file else "")
+                for row in late[:8]
+            )
         elif late:
             title = _name_late(late)
             evidence |= {"waited_ns": 1e9 * first.waited_s, "missing": len(late),

@@ -191,20 +191,27 @@ def explain(
     old, new = (
         _sum_lines(side, count) for side, count in zip((before, after), counts, strict=True)
     )
-    worst = max(new, key=lambda key: new[key] - old.get(key, 0.0), default=None)
-    if worst is None or new[worst] - old.get(worst, 0.0) < enough_s:
+    grown = {key: new[key] - old.get(key, 0.0) for key in new}
+    worst = max(grown, key=grown.__getitem__, default=None)
+    if worst is None:
         return "", ""
-    rest = [sum(side.values()) - side.get(worst, 0.0) for side in (old, new)]
-    if new[worst] * rest[0] < 2 * old.get(worst, 0.0) * rest[1]:
-        return "", ""  # all of it takes longer: others use the caches, or the clock is lower
     file, lineno, func, kind = worst
-    same = [
+    # One line, or else all lines of its function together.
+    same_func = [key for key in grown if (key[0], key[2], key[3]) == (file, func, kind)]
+    lines = [worst] if grown[worst] >= enough_s else same_func
+    if sum(grown[key] for key in lines) < enough_s:
+        return "", ""
+    had, has = (sum(side.get(key, 0.0) for key in lines) for side in (old, new))
+    rest = [sum(old.values()) - had, sum(new.values()) - has]
+    if has * rest[0] < 2 * had * rest[1]:
+        return "", ""  # all of it takes longer: others use the caches, or the clock is lower
+    told = [
         one for row in after for one in row.lines or ()
         if (one["file"], one["lineno"], one["kind"]) == (file, lineno, kind)
     ]  # fmt: skip
-    calls = [one["call"] for one in same if one["call"]]
+    calls = [one["call"] for one in told if one["call"]]
     what = describe_more(func, kind, show_call(calls[0]) if calls else None)
-    is_hook = any(one.get("is_hook") for one in same)
+    is_hook = any(one.get("is_hook") for one in told)
     return f"{what}{HOOK if is_hook else ''}", show_place(file, lineno, func)
 
 
