@@ -13,7 +13,7 @@
 #define PATIENCE_NS 300000000000 /* for an answer: whoever gives it may have to be started first */
 #define LEAST_NS 100000000      /* between two looks for one; twice that after each in vain */
 #define MOST_NS 1000000000
-enum { MOST_LATE = 64, PAGE = 4096, LATE_BYTES = 2 * PAGE };
+enum { MOST_LATE = 256, PAGE = 4096, LATE_BYTES = 2 * PAGE };
 
 typedef struct {
     sonde_late_block block; /* address 0: free */
@@ -21,7 +21,6 @@ typedef struct {
     int64_t t_ns;
     uint64_t unknown; /* the address at which the way was not known */
     uint32_t asked;   /* questions about it so far */
-    uint8_t stack[offsetof(sonde_stack_bytes, stack) + LATE_BYTES]; /* what it begins with */
 } late_stack;
 
 static sonde_known_code_map code;
@@ -30,6 +29,7 @@ static sonde_stack_bytes stack; /* large, and used by one thread at a time, as a
 static sonde_native_path path;
 static int was_outside; /* that thread ran no Python */
 static late_stack late[MOST_LATE];
+static uint8_t tops[MOST_LATE][offsetof(sonde_stack_bytes, stack) + LATE_BYTES]; /* what their stacks begin with */
 SONDE_CHANGED_IN_CHILD static uint32_t late_n; /* atomic */
 static int64_t due_ns;                         /* atomic: when late stacks are next looked at */
 static int64_t break_ns;
@@ -123,8 +123,9 @@ static late_stack *find_room(int64_t bytes)
 
 static void restore(const late_stack *one)
 {
-    memcpy(&stack, one->stack, offsetof(sonde_stack_bytes, stack));
-    memcpy(&stack, one->stack, offsetof(sonde_stack_bytes, stack) + stack.bytes);
+    const uint8_t *top = tops[one - late];
+    memcpy(&stack, top, offsetof(sonde_stack_bytes, stack));
+    memcpy(&stack, top, offsetof(sonde_stack_bytes, stack) + stack.bytes);
 }
 
 /* Ask about the one that was asked about least; of several about the largest. */
@@ -162,7 +163,7 @@ void sonde_native_stack_keep(const sonde_late_block *block)
     while (stack.bytes + PAGE <= LATE_BYTES && sonde_stack_bytes_extend(&stack))
         ;
     stack.bytes = stack.bytes < LATE_BYTES ? stack.bytes : LATE_BYTES;
-    memcpy(one->stack, &stack, offsetof(sonde_stack_bytes, stack) + stack.bytes);
+    memcpy(tops[one - late], &stack, offsetof(sonde_stack_bytes, stack) + stack.bytes);
     sonde_store_relaxed(&late_n, late_n + 1);
     ask();
 }
