@@ -7,6 +7,7 @@ import sys
 
 import sonde
 from conftest import wait_for
+from support.needs import need_gil
 
 PROGRAM = """
 import contextlib, queue, threading, time
@@ -90,6 +91,7 @@ def find_line(mark: str) -> int:
 
 
 def test_who_holds_a_lock_is_told_if_it_is_certain(start, sonde_cli) -> None:
+    need_gil()  # who holds a lock is not known there
     process = start(PROGRAM)
 
     def look() -> dict[str, dict]:

@@ -14,6 +14,7 @@ from sonde.collector.drain import Drain, seal
 from sonde.session import Session
 from sonde.session.missing_names import describe_missing_names
 from sonde.tui.process import TopProcess
+from support.missing_tools import find_missing
 
 LINE = re.compile(r"[\d,]+ names found no room: the text table of 8 KiB is full; raise text\.bytes")
 FILL = """
@@ -68,8 +69,10 @@ def test_every_command_says_that_names_are_missing(
         ("export", target, "--to", "collapsed", "-o", str(tmp_path / "collapsed")),
         ("query", target, "SELECT * FROM event.span"),
     ):
-        assert cli.main(words) == 0
-        said = capsys.readouterr().err
+        code, said = cli.main(words), capsys.readouterr().err
+        if code and (name := find_missing(said)):
+            pytest.skip(f"{name} is not installed")
+        assert code == 0
         assert LINE.fullmatch(said.removeprefix("sonde: ").rstrip("\n")), words
     cli.main(("modules", target))  # it has none, which may be why
     assert LINE.search(capsys.readouterr().err)

@@ -458,7 +458,7 @@ def test_one_capture_at_a_time(start, sonde_cli, tmp_path: Path) -> None:
 
 @pytest.mark.parametrize(
     ("words", "said"),
-    [(("--steps", "0"), "--steps 0 is outside"), (("--timeout", "x"), "'x' is not a time"),
+    [(("--steps", "0"), "--steps 0 is no count"), (("--timeout", "x"), "'x' is not a time"),
      (("-o", "/nowhere/x"), "/nowhere/x cannot be written")],
 )  # fmt: skip
 def test_what_cannot_be_is_said_before_anything_is_asked(start, sonde_cli, words, said) -> None:
