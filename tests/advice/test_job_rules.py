@@ -862,6 +862,9 @@ def test_growth_that_is_spread_over_the_lines_of_one_function_is_named() -> None
     what, line = step_change.explain([make_part(1, 1, 1)], [make_part(4, 5, 4)], 1.0, limits)
     assert (what, line) == ("works longer in update", "/job/metric.py:6 in update")
     assert step_change.explain([make_part(1, 1, 1)], [make_part(2, 2, 2)], 1.0, limits) == ("", "")
+    # One line has most of it, and the one beside it has grown as much for its size.
+    what, line = step_change.explain([make_part(10, 6)], [make_part(53, 34)], 6.5, limits)
+    assert (what, line) == ("works longer in update", "/job/metric.py:5 in update")
 
 
 # ---- a change at one moment ----------------------------------------------------------------------

@@ -10,7 +10,7 @@ moment shows all that is different.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from itertools import accumulate
 from statistics import median
 from typing import Any
@@ -36,6 +36,7 @@ LIMITS = {
 }
 HOOK = ", a hook of a module"
 _FEW = 4  # steps in a part
+_Line = tuple[str, int, str, str | None]  # file, line, function; what it waits for, if it does
 # What steps take in each part of the time, and where the main thread works or waits meanwhile. It
 # is left out where a library waits for threads of its own, which may be short of a processor, and
 # where a collective waits for another rank: what that one does is its own change.
@@ -198,13 +199,8 @@ def explain(
     file, lineno, func, kind = worst
     # One line, or else all lines of its function together.
     same_func = [key for key in grown if (key[0], key[2], key[3]) == (file, func, kind)]
-    lines = [worst] if grown[worst] >= enough_s else same_func
-    if sum(grown[key] for key in lines) < enough_s:
+    if not any(_explains(keys, old, new, enough_s) for keys in ([worst], same_func)):
         return "", ""
-    had, has = (sum(side.get(key, 0.0) for key in lines) for side in (old, new))
-    rest = [sum(old.values()) - had, sum(new.values()) - has]
-    if has * rest[0] < 2 * had * rest[1]:
-        return "", ""  # all of it takes longer: others use the caches, or the clock is lower
     told = [
         one for row in after for one in row.lines or ()
         if (one["file"], one["lineno"], one["kind"]) == (file, lineno, kind)
@@ -213,6 +209,18 @@ def explain(
     what = describe_more(func, kind, show_call(calls[0]) if calls else None)
     is_hook = any(one.get("is_hook") for one in told)
     return f"{what}{HOOK if is_hook else ''}", show_place(file, lineno, func)
+
+
+def _explains(
+    keys: Sequence[_Line], old: Mapping[_Line, float], new: Mapping[_Line, float], enough_s: float
+) -> bool:
+    """Return whether most of what was added is at these lines, and the rest has not grown as well:
+    where all of it takes longer, others use the caches, or the clock is lower."""
+    had, has = (sum(side.get(key, 0.0) for key in keys) for side in (old, new))
+    rest = [sum(old.values()) - had, sum(new.values()) - has]
+    more = has * rest[0] - 2 * had * rest[1]
+    # Where a function is all that was seen, there is no rest to tell.
+    return has - had >= enough_s and (more > 0 or (more == 0 and len(keys) == 1))
 
 
 def _sum_lines(rows: Sequence[Any], steps: int) -> dict[tuple[str, int, str, str | None], float]:
