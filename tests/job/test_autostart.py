@@ -12,6 +12,7 @@ import pytest
 
 import sonde
 from sonde.session import list_sessions
+from support.needs import need
 from support.places import TOP
 
 PROGRAM = """
@@ -181,6 +182,7 @@ def test_another_python_without_sonde_is_warned_of(tmp_path: Path) -> None:
 
 
 def test_a_session_reads_back_after_kill_9(tmp_path: Path) -> None:
+    need("duckdb")  # before there is a program to end
     script = tmp_path / "train.py"
     script.write_text(
         "import gc, time\nwhile True:\n    gc.collect()\n    print('ready', flush=True)\n    time.sleep(.01)"
