@@ -198,9 +198,35 @@ def test_each_step_of_a_long_loop_has_its_row_and_the_parts_make_the_whole(run_t
         parts = ("input_wait", "host_to_device", "forward", "backward", "optimizer", "other")
         assert sum(row[f"{part}_ns"] for part in parts) == pytest.approx(row["dur_ns"])
         assert min(row[f"{part}_ns"] for part in parts) >= 0 and row["input_wait_ns"] > 0
-    # The budget was thought about to the last step, however many came at once.
+    # Each of the first 64 steps was judged, and later ones as far as there was time for that.
     (last,) = query("SELECT MAX(step) AS step FROM sonde.overhead")
-    assert last["step"] == 199
+    assert 64 <= last["step"] <= 199
+
+
+QUICK = """
+import torch, sonde
+from sonde.job.torch.budget import Budget
+judged, note_all = [], Budget.note_all
+def count(budget, steps, *rested):
+    judged.append(len(steps))
+    return note_all(budget, steps, *rested)
+Budget.note_all = count
+assert sonde.start(torch_budget_pct=1)
+model, x = torch.nn.Linear(1, 1), torch.zeros(1)
+with torch.no_grad():
+    for _ in range(20_000):
+        model(x)
+sonde.stop()
+print(len(judged), sum(judged))
+"""
+
+
+def test_of_very_short_steps_only_some_are_judged(run_torch) -> None:
+    need("torch")
+    calls, judged = map(int, run_torch(QUICK).stdout.split())
+    assert calls > 64 and 64 < judged < 10_000
+    (row,) = query("SELECT COUNT(*) AS steps FROM python.torch_step")
+    assert row["steps"] >= 19_999  # the rows are there for all
 
 
 def test_what_an_optimizer_did_comes_after_the_modules_of_its_step(run_torch) -> None:

@@ -19,6 +19,10 @@ enum { FORWARD = SONDE_DEVICE_FORWARD, BACKWARD = SONDE_DEVICE_BACKWARD };
 enum { WATCH_EVERY = 64 };                    /* in steps; then a device that keeps up has all events */
 enum { ALTERNATELY = 1 };                     /* one direction at a time; otherwise both */
 #define MOST_NS INT64_C(1000000000) /* of steps are judged together, or a batch of them */
+/* Judging may take one part in so many of the time, or steps of some microseconds, as those of a tiny model that is
+ * asked in a loop, would cost more to judge than to record: then it rests for a while, but never for longer than
+ * MOST_NS, for it may only have been slow because another program had the processor. */
+enum { REST = 400 };
 
 /* ---- what is recorded of the next step ------------------------------------------------------ */
 
@@ -83,17 +87,18 @@ static PyObject *take_noted(sonde_TorchStepEnd *self)
 
 static int judge(sonde_TorchStepEnd *self, int64_t end_ns)
 {
-    int64_t begin_ns = sonde_clock_ns();
-    unsigned n = self->noted_n;
+    int64_t begin_ns = sonde_clock_ns(), noted_ns = self->noted_ns, rested_ns = self->rested_ns;
+    int64_t n = self->noted_n, all_n = n + self->rested_n;
+    self->rested_ns = self->rested_n = 0;
     PyObject *list = take_noted(self);
-    PyObject *end = list == NULL ? NULL : PyLong_FromLongLong(end_ns);
-    PyObject *args[] = {list, end};
-    PyObject *result = end == NULL ? NULL : PyObject_Vectorcall(self->judge, args, 2, NULL);
-    Py_XDECREF(end);
+    PyObject *result =
+        list == NULL ? NULL : PyObject_CallFunction(self->judge, "OLL", list, (long long)end_ns, (long long)rested_ns);
     Py_XDECREF(list);
     Py_XDECREF(result);
+    int64_t now_ns = sonde_clock_ns(), rest_ns = (now_ns - begin_ns) * REST - noted_ns;
     /* While each step is judged on its own, the time that takes says nothing about later steps. */
-    self->share_ns = n < 2 ? 0 : (sonde_clock_ns() - begin_ns) / n;
+    self->share_ns = n < 2 ? 0 : (now_ns - begin_ns) / all_n;
+    self->rest_ns = n < 2 ? 0 : now_ns + (rest_ns < MOST_NS ? rest_ns : MOST_NS);
     return result == NULL ? -1 : 0;
 }
 
@@ -102,6 +107,11 @@ static int note(sonde_TorchStepEnd *self, const sonde_Step *step, int64_t begin_
     int64_t duration_ns = step->end_ns - begin_ns;
     if (duration_ns <= 0)
         return 0;
+    if (step->end_ns < self->rest_ns) {
+        self->rested_ns += duration_ns;
+        self->rested_n++;
+        return 0;
+    }
     self->noted[self->noted_n++] =
         (sonde_step_end_noted){step->number, duration_ns, spent_ns + self->share_ns, Py_NewRef(self->plans[plan])};
     self->noted_ns += duration_ns;

@@ -122,7 +122,7 @@ typedef struct {
     PyObject *emit_step, *emit_trace; /* writers */
     PyObject *look;                  /* look(): called now and then, before a step begins */
     PyObject *describe;              /* describe(): called when there are new modules */
-    PyObject *judge;                 /* judge(noted, end_ns): called when these steps are over */
+    PyObject *judge;                 /* judge(noted, end_ns, rested_ns): called when these steps are over */
     PyObject *gradient_times;        /* gradient_times(step, begins): finds backward by them; or None */
     uint32_t stage;                  /* text id of "step" */
     sonde_torch_level level;
@@ -136,6 +136,8 @@ typedef struct {
     unsigned unwatched[3]; /* by direction: steps since it had all its events */
     unsigned batch;   /* steps that are judged at once */
     int64_t share_ns; /* the time of the last judging, for each of the steps until the next */
+    int64_t rest_ns;  /* until then no step is noted: see REST */
+    int64_t rested_ns, rested_n; /* how long those took, and how many they were */
     int64_t cpu_ns, cpu_thread; /* CPU time of the thread that ended the last step, then */
     int64_t noted_ns;
     unsigned noted_n;

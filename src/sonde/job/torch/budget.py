@@ -86,8 +86,10 @@ class Budget:
         measured in its own code. Return whether a new row should be written."""
         return self.note_all([(step, duration_ns, plan, direct_ns)])
 
-    def note_all(self, steps: list[tuple[int, int, StepPlan, int]]) -> bool:
-        """Note several consecutive steps; see `note`."""
+    def note_all(self, steps: list[tuple[int, int, StepPlan, int]], rested_ns: int = 0) -> bool:
+        """Note several consecutive steps; see `note`. Those before them, which took `rested_ns`,
+        were not noted."""
+        self._row_ns += rested_ns
         for one in steps:
             if one[1] > 0:
                 self._noted += 1

@@ -198,14 +198,17 @@ class TorchRecording:
         if self._device:
             self._precision.check(self._naming.autocast)
 
-    def _adapt(self, noted: list[tuple[int, int, StepPlan, int]], end_ns: int) -> None:
-        """Learn from steps that have ended, and choose what to record of the next ones."""
+    def _adapt(
+        self, noted: list[tuple[int, int, StepPlan, int]], end_ns: int, rested_ns: int
+    ) -> None:
+        """Learn from steps that have ended, and choose what to record of the next ones. Before them
+        came others, which took `rested_ns` and were not noted: judging all would take too long."""
         if self._device is None:
             self._find_device()
         if self._observes and not self._is_reported:
             self._report_backward()
         budget, level = self._budget, self._budget.level
-        if budget.note_all(noted):
+        if budget.note_all(noted, rested_ns):
             self._emit_overhead(*budget.describe(end_ns))
         if budget.level != level or budget.batch != self._step_end.batch:
             self._steer()
