@@ -50,4 +50,4 @@ def test_rules_that_are_not_asked_without_some_files_look_at_these_and_say_why()
     assert {"narrow_pool", "pool_overhead"} <= {rule.name for rule in found}
     for rule in found:
         assert rule.module.OTHERWISE
-        assert all(f"'%{file}'" in rule.module.SQL for file in rule.module.IN_FILES)
+        assert all(f"{file}'" in rule.module.SQL for file in rule.module.IN_FILES)

@@ -8,7 +8,9 @@
 #include "kernel/code_range.h"
 #include "kernel/fork.h"
 
+#include <errno.h>
 #include <string.h>
+#include <sys/mman.h>
 
 #define PATIENCE_NS 300000000000 /* for an answer: whoever gives it may have to be started first */
 #define LEAST_NS 100000000      /* between two looks for one; twice that after each in vain */
@@ -23,13 +25,15 @@ typedef struct {
     uint32_t asked;   /* questions about it so far */
 } late_stack;
 
+typedef uint8_t stack_top[offsetof(sonde_stack_bytes, stack) + LATE_BYTES];
+
 static sonde_known_code_map code;
 static sonde_range own_code;
 static sonde_stack_bytes stack; /* large, and used by one thread at a time, as all of this */
 static sonde_native_path path;
 static int was_outside; /* that thread ran no Python */
 static late_stack late[MOST_LATE];
-static uint8_t tops[MOST_LATE][offsetof(sonde_stack_bytes, stack) + LATE_BYTES]; /* what their stacks begin with */
+static stack_top *tops; /* of those; mapped once they are wanted, for all processes would have them otherwise */
 SONDE_CHANGED_IN_CHILD static uint32_t late_n; /* atomic */
 static int64_t due_ns;                         /* atomic: when late stacks are next looked at */
 static int64_t break_ns;
@@ -43,6 +47,12 @@ SONDE_IN_CHILD(forget_in_child)
 int sonde_native_stack_open(PyObject *file)
 {
     sonde_native_stack_close();
+    if (tops == NULL) { /* never unmapped: another thread may be about to look at one */
+        void *mapped = mmap(NULL, MOST_LATE * sizeof *tops, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
+        if (mapped == MAP_FAILED)
+            return -errno;
+        tops = mapped;
+    }
     int status = sonde_find_object((const void *)sonde_native_stack_open, &own_code);
     return status < 0 ? status : sonde_code_map_open(&code, file);
 }
