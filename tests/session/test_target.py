@@ -97,7 +97,20 @@ def test_a_launcher_whose_rank_has_the_same_number_has_no_worker() -> None:
     """SLURM numbers its tasks; torchrun in one of them numbers its own."""
     agent, rank, worker = (
         SimpleNamespace(id=name, host="h", pid=pid, rank=0, start_wall_ns=pid,
-                        meta=SimpleNamespace(job="j", launcher=by, ppid=pid - 1, parent=None))
-        for name, pid, by in (("agent", 2, "slurm"), ("rank", 3, "torchrun"), ("worker", 4, "torchrun"))
+                        meta=SimpleNamespace(job="j", launcher=by, ppid=pid - 1, parent=None, argv=argv))
+        for name, pid, by, argv in (
+            ("agent", 2, "slurm", ["torchrun"]), ("rank", 3, "torchrun", ["train.py"]),
+            ("worker", 4, "torchrun", ["-c", "from multiprocessing.forkserver import main"]),
+        )
     )  # fmt: skip
     assert find_workers([worker, rank, agent]) == {"worker"}
+
+
+def test_a_program_that_a_rank_starts_may_be_the_one_that_trains() -> None:
+    wrapper, train = (
+        SimpleNamespace(id=name, host="h", pid=pid, rank=0, start_wall_ns=pid,
+                        meta=SimpleNamespace(job="j", launcher="slurm", ppid=pid - 1, parent=None,
+                                             argv=["python", f"{name}.py"]))
+        for name, pid in (("wrapper", 2), ("train", 3))
+    )  # fmt: skip
+    assert find_workers([wrapper, train]) == set()

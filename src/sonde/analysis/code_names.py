@@ -23,7 +23,7 @@ _AROUND = ("threading", "runpy", "_pyrepl", "asyncio.threads", "concurrent.futur
 
 _OURS, _PACKAGES, _STANDARD = (re.compile(each) for each in (OURS, PACKAGES, STANDARD))
 _LAUNCHER = re.compile(r".*/bin/[^/.]+$")  # torchrun, gunicorn: a few lines that pip wrote
-_NATIVE = re.compile(r".*\.so(?:\.[\w.]+)?$|.*/bin/python[\d.]+$|<memory>$")
+_NATIVE = re.compile(r".*\.so(?:\.[\w.]+)?$|.*/bin/python[\d.]+[a-z]*$|<memory>$")
 _FROZEN = re.compile(r"<frozen ([\w.]+)>")
 
 

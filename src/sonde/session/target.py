@@ -9,7 +9,7 @@ from sonde.session import runs, stack_table
 from sonde.session.files import META, find_refusal
 from sonde.session.folder import Session, list_sessions
 from sonde.session.process import read_start_ticks
-from sonde.words import name_program, shorten_command
+from sonde.words import WORKER, name_program, shorten_command
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -58,8 +58,9 @@ def add_known_children(sessions: list[S], known: Iterable[S]) -> list[S]:
 
 
 def find_workers(sessions: Iterable[Session]) -> set[str]:
-    """Return the ids of those that others of these have forked, or have started as a part of their
-    own rank: from Python 3.14 on, multiprocessing starts a server that forks the workers."""
+    """Return the ids of those that others of these have forked, or that multiprocessing has started
+    for them as a part of their own rank: from Python 3.14 on, a server that forks the workers. Any
+    other program that a rank starts may be the one that trains."""
     known = list(sessions)
     ids = {one.id for one in known}
     ranks: dict[tuple[object, ...], int] = {}
@@ -71,7 +72,10 @@ def find_workers(sessions: Iterable[Session]) -> set[str]:
         one.id
         for one in known
         if one.meta.parent in ids
-        or ranks.get((*_name_rank(one), one.meta.ppid), one.start_wall_ns) < one.start_wall_ns
+        or (
+            ranks.get((*_name_rank(one), one.meta.ppid), one.start_wall_ns) < one.start_wall_ns
+            and shorten_command(" ".join(map(str, one.meta.argv))) == WORKER
+        )
     }
 
 

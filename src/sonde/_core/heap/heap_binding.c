@@ -81,6 +81,9 @@ static uint32_t watching_forks;
 static char watched_file[256]; /* the one library that is watched */
 static const char *watched;    /* NULL: all are */
 
+static const HeapObject *native_for; /* for which native functions are seen, */
+static uint32_t native_forks;        /* in the process with this number */
+
 static int is_ours(const HeapObject *self) { return self->is_open && self->forks == sonde_forks; }
 
 /* Were libraries loaded whose memory is to be seen, or may native functions be known by now? */
@@ -111,6 +114,8 @@ static PyObject *heap_start(HeapObject *self, PyObject *args)
     if (mismatch != NULL)
         return PyErr_Format(PyExc_OSError, "this Python differs from the one that sonde was compiled for (%s)",
                             mismatch);
+    if (native_for != self || native_forks != sonde_forks)
+        sonde_native_stack_close(); /* that of a parent, say, which speaks to the parent's own file */
     int status = sonde_allocators_take();
     if (status == 0)
         status = sonde_heap_begin(&self->files, every);
@@ -164,6 +169,8 @@ static PyObject *heap_see_native(HeapObject *self, PyObject *map)
         PyErr_SetString(PyExc_ValueError, "see_native(map): before it is started");
         return NULL;
     }
+    native_for = self;
+    native_forks = sonde_forks;
     int status = sonde_native_stack_open(map);
     return status < 0 ? sonde_raise(status, "native frames") : Py_NewRef(Py_None);
 }

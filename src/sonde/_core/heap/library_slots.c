@@ -415,7 +415,17 @@ int sonde_torch_tensors_take(const char *path)
     return status;
 }
 
-static int give_back_library(struct dl_phdr_info *info, size_t Py_UNUSED(size), void *Py_UNUSED(context))
+/* A page may have been sealed since its slot was taken, by the loader or by whoever had left it open. */
+static void give_back_slot(sonde_linkage_slot *slot, int call, const sonde_mappings *mappings)
+{
+    int look = mappings == NULL ? slot->look : sonde_mappings_look(mappings, slot->at);
+    if (look < 0)
+        return;
+    slot->look = look;
+    sonde_linkage_slot_give_back(slot, ours[call]);
+}
+
+static int give_back_library(struct dl_phdr_info *info, size_t Py_UNUSED(size), void *mappings)
 {
     description about = describe(info);
     taken_slot *taken = slots.all;
@@ -424,7 +434,7 @@ static int give_back_library(struct dl_phdr_info *info, size_t Py_UNUSED(size), 
     for (int call = CALLS; call-- > 0;)
         for (size_t i = 0; i < slots.count; i++)
             if (taken[i].call == call && is_in(&about.library, taken[i].slot.at))
-                sonde_linkage_slot_give_back(&taken[i].slot, ours[call]);
+                give_back_slot(&taken[i].slot, call, mappings);
     return 0;
 }
 
@@ -432,7 +442,9 @@ void sonde_libraries_give_back(void)
 {
     for (int at = TORCH_CALLS; at-- > 0;)
         sonde_linkage_slot_give_back(&torch_slots[at], torch_ours[at]);
-    (void)dl_iterate_phdr(give_back_library, NULL);
+    sonde_mappings *mappings = slots.count == 0 ? NULL : sonde_mappings_read();
+    (void)dl_iterate_phdr(give_back_library, mappings);
+    sonde_mappings_free(mappings);
     loaded_library *all = libraries.all;
     for (size_t i = 0; i < libraries.count; i++)
         free(all[i].name);

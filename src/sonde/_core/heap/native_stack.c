@@ -178,10 +178,10 @@ void sonde_native_stack_keep(const sonde_late_block *block)
     ask();
 }
 
-void sonde_native_stack_type(uintptr_t address, uint32_t node, const sonde_frame_key *type)
+void sonde_native_stack_type(uintptr_t address, uint32_t before, uint32_t node, const sonde_frame_key *type)
 {
     for (int i = 0; i < MOST_LATE && late_n > 0; i++)
-        if (late[i].block.address == address) {
+        if (late[i].block.address == address && late[i].block.node == before) {
             late[i].block.type = *type;
             late[i].block.node = node;
         }

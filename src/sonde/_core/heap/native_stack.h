@@ -40,8 +40,9 @@ uint32_t sonde_native_stack_find(sonde_nodes_handle *nodes, const sonde_thread_p
 /* Remember the block for which that was found last. */
 void sonde_native_stack_keep(const sonde_late_block *block);
 
-/* Note the type of a block, and the node at which it counts for that. */
-void sonde_native_stack_type(uintptr_t address, uint32_t node, const sonde_frame_key *type);
+/* Note the type of a block that counted at the node `before`, and the node at which it counts for that. An earlier
+ * block may have been at the same address, and count elsewhere. */
+void sonde_native_stack_type(uintptr_t address, uint32_t before, uint32_t node, const sonde_frame_key *type);
 
 /* Begin to see which functions of late blocks are known by now. Then return the next such block, with the node at which it
  * is to count from now on; 0: there is no other. */

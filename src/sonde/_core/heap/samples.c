@@ -201,8 +201,9 @@ static void find_type(void)
     uint32_t node = key.func == 0 ? 0 : sonde_nodes_put(&heap.files.home.nodes, block->node, &key);
     if (node == 0)
         return;
+    uint32_t before = block->node;
     move(block, node);
-    sonde_native_stack_type(address, node, &key);
+    sonde_native_stack_type(address, before, node, &key);
 }
 
 static void move_late(void)

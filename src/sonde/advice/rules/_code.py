@@ -9,7 +9,8 @@ _OURS = "(-packages|/src)/sonde/((job|session|tables|profiler|integrations)/|\\w
 # SQL: is a row of python.frame about the user's own code? Libraries do what such a line asked for.
 OWN = (
     "(file NOT LIKE '%site-packages%' AND file NOT LIKE '%dist-packages%'"
-    " AND file NOT LIKE '%/lib/python3%' AND file NOT LIKE '<%'"
+    " AND file NOT LIKE '%/lib/python3%' AND file NOT LIKE '%/lib64/python3%'"
+    " AND file NOT LIKE '<%'"
     " AND NOT regexp_matches(file, '/bin/[^/.]+$')"  # torchrun, gunicorn: launchers
     f" AND NOT regexp_matches(file, '{_OURS}'))"
 )
@@ -50,8 +51,9 @@ SUMS = """
 
 def in_python(path: str) -> str:
     """Return SQL that is true of frames of a file of Python's own library: programs have files with
-    such names, too."""
-    return f"(file LIKE '%/lib/python3%/{path}' AND file NOT LIKE '%-packages/%')"
+    such names, too. It lies below `lib`, or `lib64`."""
+    places = f"(file LIKE '%/lib/python3%/{path}' OR file LIKE '%/lib64/python3%/{path}')"
+    return f"({places} AND file NOT LIKE '%-packages/%')"
 
 
 def show_place(file: object, lineno: object, func: object) -> str:

@@ -74,7 +74,8 @@ def judge(rows: Rows, limits: Limits) -> Iterator[Verdict]:
     for (host, pid), verdict in verdicts.items():
         # A child that is waited for is part of what its parent stands for.
         over = [parent for parent, wait in waits.items()
-                if wait is not None and parent[0] == host and pid in wait.pids]  # fmt: skip
+                if wait is not None and parent[0] == host and pid in wait.pids
+                and verdicts[parent].fired]  # fmt: skip
         told = verdicts[over[0]] if over else verdict
         yield verdict._replace(title=told.title, line=told.line, todo=told.todo)
 
@@ -105,14 +106,15 @@ def _find_child(
         is_full = any(one.is_idle and one.wait == "pipe" and one.sends
                       for stand in stands for one in stand.threads)  # fmt: skip
         return ChildWait([one["process"] for one in recorded], words, is_full, _CHILD_TODO)
-    for child in children:
-        words = describe_kernel_wait(child["waits_in"] or "")
-        if words:
-            is_full = "pipe_write" in child["waits_in"]
-            words = f"{words} ({child['name']}, pid {child['process']})"
-            todo = _PIPE_TODO if is_full else _CHILD_TODO
-            return ChildWait([child["process"]], words, is_full, todo)
-    return None
+    full = [one for one in children if "pipe_write" in (one["waits_in"] or "")]
+    # Of several it is not known which one is waited for: multiprocessing keeps one that only rests.
+    alone = full if len(full) == 1 else children
+    words = describe_kernel_wait(alone[0]["waits_in"] or "") if len(alone) == 1 else ""
+    if not words:
+        return None
+    words = f"{words} ({alone[0]['name']}, pid {alone[0]['process']})"
+    todo = _PIPE_TODO if full else _CHILD_TODO
+    return ChildWait([alone[0]["process"]], words, bool(full), todo)
 
 
 def _judge_process(rows: list[Any], limits: Limits) -> tuple[Any, Standstill | None]:

@@ -49,7 +49,8 @@ class Seen:
         self.node, self.raw, self.t_ns = node, raw, t_ns
         self.cpu_ns, self.system_ns = cpu_ns, system_ns  # reported so far: see _split()
         self.skipped = 0
-        self.waits_in: str | None = None  # as long as it does not run
+        # As long as it does not run; empty if the kernel does not tell, None if it was not asked.
+        self.waits_in: str | None = None
         # For each child that has ended: number of that reading, its minor faults, its I/O.
         self.debts: list[tuple[int, int, tuple[int, ...]]] = []
 
@@ -166,7 +167,7 @@ class Sensor:
         return (
             (raw.t_ns, passed, 100 * user / passed, 100 * system / passed, raw.rss_pages * _PAGE,
              raw.vms_bytes, raw.threads, node.pid, raw.parent),
-            (raw.name, raw.state, faults, *io, seen.waits_in),
+            (raw.name, raw.state, faults, *io, seen.waits_in or None),
         )  # fmt: skip
 
     def _find_wait(self, seen: Seen, raw: Raw) -> str | None:
@@ -180,8 +181,8 @@ class Sensor:
             with open(f"{self._reader.proc}/{seen.node.pid}/wchan", encoding="ascii") as file:
                 found = file.read()
         except (OSError, UnicodeDecodeError):
-            return None
-        return found if found.isidentifier() else None
+            return ""
+        return found if found.isidentifier() else ""
 
     def _find_birth(self, raw: Raw) -> int:
         """Return when a process started, by our clock; at most a tick too early."""
