@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import duckdb
 import pytest
 
 from sonde.advice.rules import full_queue
+from sonde.advice.rules._code import in_python
 from sonde.advice.verdict import Verdict
 from support.handmade_samples import Sample, judge_samples
 
@@ -49,3 +51,15 @@ def test_a_file_of_the_programs_own_that_is_called_queue_is_none_of_pythons() ->
     samples = [Sample(8, 0, 9.0, "lock"), Sample(8, 3, 1.0), Sample(10, 2, 9.9)]
     assert judge_samples(full_queue, STACKS, samples).fired
     assert not judge_samples(full_queue, own, samples).fired
+
+
+def test_pythons_own_library_may_lie_below_lib64() -> None:
+    """As on Fedora and its relatives; a program may have a file with the same name."""
+
+    def is_in_python(file: str) -> bool:
+        row = duckdb.execute(f"SELECT {in_python('queue.py')} FROM (SELECT ? AS file)", [file])
+        return bool(row.fetchone()[0])
+
+    assert is_in_python("/usr/lib64/python3.12/queue.py")
+    assert is_in_python("/usr/lib/python3.12/queue.py")
+    assert not is_in_python("/home/me/shop/queue.py")

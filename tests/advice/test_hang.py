@@ -77,3 +77,15 @@ def test_an_event_loop_that_waits_for_its_own_answer_is_told() -> None:
     })  # fmt: skip
     assert "no thread is left that could bring it: this one runs the event loop" in found.title
     assert "await" in found.todo
+
+
+def test_of_several_children_none_is_named_unless_one_writes_into_a_full_pipe() -> None:
+    """Multiprocessing keeps a child that only rests, and reads a pipe for ever."""
+    tracker = {**CHILD, "process": 9, "name": "python", "waits_in": "pipe_read"}
+    script = {**CHILD, "waits_in": "do_wait"}
+    titles = [
+        judge({"below": below})[0].title
+        for below in ([tracker, script], [script], [tracker, {**script, "waits_in": "pipe_write"}])
+    ]
+    assert ["pid 8" in title for title in titles] == [False, True, True]
+    assert "pid 9" not in "".join(titles)
