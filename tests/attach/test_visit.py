@@ -263,12 +263,17 @@ def test_a_signal_that_ends_the_program_ends_it_as_before(start, number: int, st
 
 INVENTORY = """
 import gc, json, os, signal, sys, threading
+def find_file(fd):
+    try:
+        path = os.readlink(f"/proc/self/fd/{fd}")
+        return path if os.path.exists(f"/proc/self/fd/{fd}") else None
+    except OSError:
+        return None  # closed meanwhile: by our thread, or the list's own
 def look():
     return {
         "threads": sorted(t.name for t in threading.enumerate()),
         "native": len(os.listdir("/proc/self/task")),
-        "files": sorted(os.readlink(f"/proc/self/fd/{fd}") for fd in os.listdir("/proc/self/fd")
-                        if os.path.exists(f"/proc/self/fd/{fd}")),
+        "files": sorted(filter(None, map(find_file, os.listdir("/proc/self/fd")))),
         "code": [line for line in open("/proc/self/maps") if " r-xp " in line and "/" not in line
                  and "[v" not in line],
         # 32 and 33 are the C library's own; it takes them when the first thread is made.

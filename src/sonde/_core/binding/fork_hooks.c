@@ -88,6 +88,8 @@ static PyObject *fork_rest(PyObject *Py_UNUSED(module), PyObject *Py_UNUSED(none
     sonde_later_rest();
     sonde_native_threads_rest();
     call_others(1);
+    if (SONDE_PYTHON_WARNS)
+        sonde_threads_await_gone();
     Py_RETURN_NONE;
 }
 

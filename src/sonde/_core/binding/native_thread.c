@@ -173,7 +173,7 @@ static int wants_python(NativeThreadObject *self)
 /* Make Python see a call that has waited too long. Returns how long to sleep at most. */
 static int64_t push_obey(NativeThreadObject *self)
 {
-    if (!sonde_load_acquire(&self->pending) || self->queued_ns == 0)
+    if (!SONDE_NEEDS_NUDGE || !sonde_load_acquire(&self->pending) || self->queued_ns == 0)
         return CHECK_NS;
     if (sonde_clock_ns() - self->queued_ns < NUDGE_NS)
         return NUDGE_NS;

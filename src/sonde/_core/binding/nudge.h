@@ -13,6 +13,9 @@ typedef struct {
     uint32_t running; /* atomic */
 } sonde_nudge;
 
+/* On a later Python it would only be one more thread that Python may warn of at a fork. */
+enum { SONDE_NEEDS_NUDGE = PY_VERSION_HEX < 0x030D0000 };
+
 /* Start such a thread, unless one is running. */
 void sonde_nudge_begin(sonde_nudge *nudge);
 

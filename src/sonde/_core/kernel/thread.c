@@ -6,6 +6,7 @@
 #include "kernel/filter.h"
 
 #include <errno.h>
+#include <sched.h>
 #include <signal.h>
 #include <sys/syscall.h>
 #include <time.h>
@@ -13,6 +14,7 @@
 
 #define STACK_BYTES (256 * 1024)
 #define PROMPT_NS 100000 /* the shortest slice that the kernel grants */
+#define GONE_NS 10000000 /* how long a fork waits at most for the kernel to forget threads that have ended */
 
 __thread sonde_thread_id sonde_thread_me = {UINT32_MAX, 0};
 
@@ -20,6 +22,76 @@ int32_t sonde_thread_ask(void)
 {
     sonde_thread_me = (sonde_thread_id){sonde_forks, (int32_t)syscall(SYS_gettid)};
     return sonde_thread_me.tid;
+}
+
+enum { FREE, TAKEN, ENDED };
+
+/* The threads of ours, as many as are to be told apart; any more are started all the same. */
+typedef struct {
+    uint32_t state; /* atomic */
+    int32_t tid;
+    void *(*body)(void *);
+    void *arg;
+} started_thread;
+
+SONDE_CHANGED_IN_CHILD static started_thread started[12];
+
+static void forget_in_child(void)
+{
+    for (size_t i = 0; i < sizeof started / sizeof *started; i++)
+        SONDE_RESET(started[i].state, FREE);
+}
+
+SONDE_IN_CHILD(forget_in_child)
+
+static started_thread *take_place(void)
+{
+    for (size_t i = 0; i < sizeof started / sizeof *started; i++) {
+        uint32_t state = sonde_load_relaxed(&started[i].state);
+        /* Acquire: the thread that had this place is done with it. */
+        if (state != TAKEN && sonde_cas_acquire(&started[i].state, &state, TAKEN))
+            return &started[i];
+    }
+    return NULL;
+}
+
+static void *run(void *arg)
+{
+    started_thread *self = arg;
+    int32_t tid = self->tid = sonde_find_tid();
+    void *result = self->body(self->arg);
+    /* In a child that the body forked, this place may be another thread's. Release: whoever sees this reads the id. */
+    if (tid == sonde_find_tid())
+        sonde_store_release(&self->state, ENDED);
+    return result;
+}
+
+static int start_thread(const pthread_attr_t *attr, void *(*body)(void *), void *arg, pthread_t *thread)
+{
+    started_thread *place = take_place();
+    if (place == NULL)
+        return pthread_create(thread, attr, body, arg);
+    place->body = body;
+    place->arg = arg;
+    int failure = pthread_create(thread, attr, run, place);
+    if (failure)
+        sonde_store_release(&place->state, FREE); /* release: as run() does */
+    return failure;
+}
+
+void sonde_threads_await_gone(void)
+{
+    int64_t end_ns = sonde_clock_ns() + GONE_NS;
+    for (size_t i = 0; i < sizeof started / sizeof *started && !sonde_had_later_filter(); i++) {
+        /* Acquire: its id was written before. */
+        if (sonde_load_acquire(&started[i].state) != ENDED)
+            continue;
+        while (sonde_thread_cpu((uint32_t)started[i].tid) >= 0 && sonde_clock_ns() < end_ns)
+            sched_yield();
+        /* Nobody else frees a place, and whoever has taken it meanwhile keeps it. */
+        uint32_t state = ENDED;
+        (void)sonde_cas_relaxed(&started[i].state, &state, FREE);
+    }
 }
 
 int sonde_thread_start(void *(*body)(void *), void *arg, pthread_t *thread)
@@ -34,7 +106,7 @@ int sonde_thread_start(void *(*body)(void *), void *arg, pthread_t *thread)
     sigfillset(&all);
     sigdelset(&all, SIGBUS); /* except ours: see map_guard.h */
     pthread_sigmask(SIG_SETMASK, &all, &before);
-    int failure = pthread_create(thread, &attr, body, arg);
+    int failure = start_thread(&attr, body, arg, thread);
     pthread_sigmask(SIG_SETMASK, &before, NULL);
     pthread_attr_destroy(&attr);
     return -failure;

@@ -10,6 +10,10 @@
  * -errno. */
 int sonde_thread_start(void *(*body)(void *), void *arg, pthread_t *thread);
 
+/* Wait, for some milliseconds at most, until the kernel has forgotten the threads of ours that have ended. It
+ * counts a thread for a moment longer than pthread_join() waits for it, and Python counts with it at a fork. */
+void sonde_threads_await_gone(void);
+
 /* Sleep for good instead of ending: a thread ends with calls that a filter may forbid. Sets `*parked` when it
  * is done with everything else; never returns. */
 void sonde_thread_park(uint32_t *parked);
