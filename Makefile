@@ -20,7 +20,7 @@ FILE_SYSTEMS ?= ext4 xfs btrfs tmpfs fuse
 CC ?= cc
 CFLAGS_STRICT := -std=gnu11 -O2 -Wall -Wextra -Werror -Wshadow -Wstrict-prototypes -Wundef -fPIC
 
-.PHONY: demo test frameworks check check-core check-duckdb check-native test-gpu bench stress stress-one test-all test-core test-core-one test-free test-free-one test-scale test-torch test-torch-one pythons wheels docs clean polyfill
+.PHONY: demo test frameworks check check-core check-duckdb check-native test-gpu bench stress stress-one test-all test-core test-core-one core-ready core-ready-one test-free test-free-one test-scale test-torch test-torch-one pythons wheels docs clean polyfill
 
 demo: $(VENV)/.installed
 	$(BIN)/sonde demo
@@ -39,7 +39,7 @@ check: $(VENV)/.installed $(VENV)/.test $(VENV)/.check
 	$(BIN)/ruff check .
 	$(BIN)/ruff format --check .
 	$(BIN)/mypy
-	@$(MAKE) --no-print-directory check-core INCLUDE=$$($(BIN)/python -c 'import sysconfig; print(sysconfig.get_path("include"))')
+	@$(MAKE) --no-print-directory -j$$(nproc) check-core INCLUDE=$$($(BIN)/python -c 'import sysconfig; print(sysconfig.get_path("include"))')
 	$(BIN)/sonde tables --format markdown | diff -u docs/tables.md -
 	@$(MAKE) --no-print-directory check-duckdb
 
@@ -111,22 +111,28 @@ CORE_VERSIONS ?= 3.10 3.15
 CORE_TESTS := tests/_core/test_hot_path.py tests/session/test_ring.py tests/attach/test_visit.py \
 	tests/job/test_fork.py tests/job/test_subinterpreter.py tests/job/sources/test_call.py tests/job/sources/test_event.py \
 	tests/job/sources/test_stack.py tests/integration/test_bare_core.py
-test-core:
+# `make core-ready` only makes their environments.
+test-core core-ready:
 	@ran= missing= failed=; for version in $(CORE_VERSIONS); do \
 		python=$$($(PYTHON) tests/support/find_python.py $$version) || \
 			{ tests/pythons/get.sh .pythons $$version && python=$$($(PYTHON) tests/support/find_python.py $$version); } || \
 			{ missing="$$missing $$version"; continue; }; \
 		echo "== Python $$version"; \
-		$(MAKE) --no-print-directory test-core-one PYTHON=$$python VENV=.venv-core-$$version || failed="$$failed $$version"; \
+		$(MAKE) --no-print-directory $@-one PYTHON=$$python VENV=.venv-core-$$version || failed="$$failed $$version"; \
 		ran="$$ran $$version"; \
 	done; \
-	echo "the core was tested with$${ran:- nothing}$${missing:+; not to be had here:$$missing}$${failed:+; failed:$$failed}"; \
+	echo "$@:$${ran:- nothing}$${missing:+; not to be had here:$$missing}$${failed:+; failed:$$failed}"; \
 	test -z "$$failed"
 
-test-core-one: $(VENV)/.made
-	$(BIN)/python -m pip install -q '.[tools]' greenlet hypothesis pytest pytest-timeout pytest-xdist
+core-ready-one: $(VENV)/.core
+
+test-core-one: $(VENV)/.core
 	$(BIN)/python -m pytest $(or $(TESTS),-n 5 --dist loadfile $(CORE_TESTS)) || \
 		$(BIN)/python -m pytest --last-failed --last-failed-no-failures none
+
+$(VENV)/.core: $(VENV)/.made $(SOURCES)
+	$(BIN)/python -m pip install -q '.[tools]' greenlet hypothesis pytest pytest-timeout pytest-xdist
+	@touch $@
 
 # What is recorded, on free-threaded Pythons (tests/pythons/get.sh .pythons 3.13t). DuckDB has no wheel for them: the
 # tests that need it are skipped.

@@ -3,9 +3,11 @@
 import os
 import platform
 import sys
+from concurrent.futures import ThreadPoolExecutor
 from glob import glob
 
 from setuptools import Extension, setup
+from setuptools.command.build_ext import build_ext
 from setuptools.command.build_py import build_py
 
 HOOK = "sonde.pth"
@@ -30,6 +32,24 @@ class BuildWithHook(build_py):
         return super().get_outputs(include_bytecode) + [os.path.join(self.build_lib, HOOK)]
 
 
+class BuildTogether(build_ext):
+    """Compiles as many files at a time as there are processors: setuptools takes one after the other."""
+
+    def build_extension(self, ext):
+        compile_files = self.compiler.compile
+
+        def compile_together(sources, **options):
+            with ThreadPoolExecutor(len(os.sched_getaffinity(0))) as pool:
+                made = pool.map(lambda source: compile_files([source], **options), sources)
+                return [path for paths in made for path in paths]
+
+        self.compiler.compile = compile_together
+        try:
+            super().build_extension(ext)
+        finally:
+            self.compiler.compile = compile_files
+
+
 SOURCES = sorted(glob("src/sonde/_core/**/*.c", recursive=True))
 HEADERS = glob("src/sonde/_core/**/*.h", recursive=True)
 # A library of its own, which the hook loads in short programs: it has to be small.
@@ -38,7 +58,7 @@ FLAGS = ["-std=gnu11", "-O2", "-fvisibility=hidden", *os.environ.get("SONDE_CFLA
 LINK = os.environ.get("SONDE_LDFLAGS", "").split()
 
 setup(
-    cmdclass={"build_py": BuildWithHook},
+    cmdclass={"build_ext": BuildTogether, "build_py": BuildWithHook},
     ext_modules=[
         Extension(
             "sonde._core",

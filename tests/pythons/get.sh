@@ -97,6 +97,8 @@ for version; do
     sed -i "s|'/usr/share/python-wheels|'$root/usr/share/python-wheels|" "$root/usr/lib/python$version"/_sysconfigdata_*.py
     found=$("$root/usr/bin/python$version" -c 'import ssl, sys; print(sys.version.split()[0])') ||
         fail "Python $version does not start here"
+    # Debian does this when a package is installed; without it, every start would compile what it imports.
+    "$root/usr/bin/python$version" -m compileall -q -j 0 "$root/usr/lib/python$version" > "$apt/log" 2>&1 || true
     ln -sf "../usr/bin/python$version" "$root/bin/python$version"
     echo "Python $found in $root"
 done
