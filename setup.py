@@ -33,7 +33,7 @@ class BuildWithHook(build_py):
 
 
 class BuildTogether(build_ext):
-    """Compiles as many files at a time as there are processors: setuptools takes one after the other."""
+    """Compiles as many files at a time as there are processors; setuptools takes one by one."""
 
     def build_extension(self, ext):
         compile_files = self.compiler.compile

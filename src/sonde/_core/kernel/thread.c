@@ -6,7 +6,6 @@
 #include "kernel/filter.h"
 
 #include <errno.h>
-#include <sched.h>
 #include <signal.h>
 #include <sys/syscall.h>
 #include <time.h>
@@ -14,7 +13,8 @@
 
 #define STACK_BYTES (256 * 1024)
 #define PROMPT_NS 100000 /* the shortest slice that the kernel grants */
-#define GONE_NS 10000000 /* how long a fork waits at most for the kernel to forget threads that have ended */
+#define GONE_NS 50000000 /* how long a fork waits at most for the kernel to forget threads that have ended */
+#define GONE_STEP_US 20
 
 __thread sonde_thread_id sonde_thread_me = {UINT32_MAX, 0};
 
@@ -87,7 +87,7 @@ void sonde_threads_await_gone(void)
         if (sonde_load_acquire(&started[i].state) != ENDED)
             continue;
         while (sonde_thread_cpu((uint32_t)started[i].tid) >= 0 && sonde_clock_ns() < end_ns)
-            sched_yield();
+            usleep(GONE_STEP_US); /* another program may have the processor that the thread needs to end */
         /* Nobody else frees a place, and whoever has taken it meanwhile keeps it. */
         uint32_t state = ENDED;
         (void)sonde_cas_relaxed(&started[i].state, &state, FREE);
