@@ -32,6 +32,9 @@ class BuildWithHook(build_py):
         return super().get_outputs(include_bytecode) + [os.path.join(self.build_lib, HOOK)]
 
 
+MOST_COMPILERS = 8  # a container may have more processors than memory for compilers
+
+
 class BuildTogether(build_ext):
     """Compiles as many files at a time as there are processors; setuptools takes one by one."""
 
@@ -39,7 +42,8 @@ class BuildTogether(build_ext):
         compile_files = self.compiler.compile
 
         def compile_together(sources, **options):
-            with ThreadPoolExecutor(len(os.sched_getaffinity(0))) as pool:
+            processors = len(os.sched_getaffinity(0))
+            with ThreadPoolExecutor(min(processors, MOST_COMPILERS)) as pool:
                 made = pool.map(lambda source: compile_files([source], **options), sources)
                 return [path for paths in made for path in paths]
 

@@ -14,7 +14,7 @@
 #define STACK_BYTES (256 * 1024)
 #define PROMPT_NS 100000 /* the shortest slice that the kernel grants */
 #define GONE_NS 50000000 /* how long a fork waits at most for the kernel to forget threads that have ended */
-#define GONE_STEP_US 20
+#define GONE_STEP_NS 20000
 
 __thread sonde_thread_id sonde_thread_me = {UINT32_MAX, 0};
 
@@ -29,27 +29,29 @@ enum { FREE, TAKEN, ENDED };
 /* The threads of ours, as many as are to be told apart; any more are started all the same. */
 typedef struct {
     uint32_t state; /* atomic */
-    int32_t tid;
+    clockid_t clock;
     void *(*body)(void *);
     void *arg;
 } started_thread;
 
-SONDE_CHANGED_IN_CHILD static started_thread started[12];
+enum { STARTED_N = 12 };
+
+SONDE_CHANGED_IN_CHILD static started_thread started[STARTED_N];
 
 static void forget_in_child(void)
 {
-    for (size_t i = 0; i < sizeof started / sizeof *started; i++)
+    for (int i = 0; i < STARTED_N; i++)
         SONDE_RESET(started[i].state, FREE);
 }
 
 SONDE_IN_CHILD(forget_in_child)
 
-static started_thread *take_place(void)
+static started_thread *take_place_from(uint32_t before)
 {
-    for (size_t i = 0; i < sizeof started / sizeof *started; i++) {
-        uint32_t state = sonde_load_relaxed(&started[i].state);
+    for (int i = 0; i < STARTED_N; i++) {
+        uint32_t state = before;
         /* Acquire: the thread that had this place is done with it. */
-        if (state != TAKEN && sonde_cas_acquire(&started[i].state, &state, TAKEN))
+        if (sonde_cas_acquire(&started[i].state, &state, TAKEN))
             return &started[i];
     }
     return NULL;
@@ -58,17 +60,20 @@ static started_thread *take_place(void)
 static void *run(void *arg)
 {
     started_thread *self = arg;
-    int32_t tid = self->tid = sonde_find_tid();
+    uint32_t forks = sonde_forks;
+    pthread_getcpuclockid(pthread_self(), &self->clock); /* no system call: a filter may forbid one */
     void *result = self->body(self->arg);
-    /* In a child that the body forked, this place may be another thread's. Release: whoever sees this reads the id. */
-    if (tid == sonde_find_tid())
+    /* In a child that the body forked, this place may be another thread's. Release: whoever sees this reads the clock. */
+    if (forks == sonde_forks)
         sonde_store_release(&self->state, ENDED);
     return result;
 }
 
 static int start_thread(const pthread_attr_t *attr, void *(*body)(void *), void *arg, pthread_t *thread)
 {
-    started_thread *place = take_place();
+    started_thread *place = take_place_from(FREE);
+    if (place == NULL)
+        place = take_place_from(ENDED);
     if (place == NULL)
         return pthread_create(thread, attr, body, arg);
     place->body = body;
@@ -79,18 +84,34 @@ static int start_thread(const pthread_attr_t *attr, void *(*body)(void *), void 
     return failure;
 }
 
+/* Does the kernel still know the thread that this is the clock of? We make the system call ourselves: the C library
+ * refuses clocks that it did not make. */
+static int is_known(clockid_t clock)
+{
+    struct timespec now;
+    return syscall(SYS_clock_gettime, clock, &now) == 0;
+}
+
 void sonde_threads_await_gone(void)
 {
+    static uint32_t nobody_wakes;
     int64_t end_ns = sonde_clock_ns() + GONE_NS;
-    for (size_t i = 0; i < sizeof started / sizeof *started && !sonde_had_later_filter(); i++) {
-        /* Acquire: its id was written before. */
-        if (sonde_load_acquire(&started[i].state) != ENDED)
-            continue;
-        while (sonde_thread_cpu((uint32_t)started[i].tid) >= 0 && sonde_clock_ns() < end_ns)
-            usleep(GONE_STEP_US); /* another program may have the processor that the thread needs to end */
-        /* Nobody else frees a place, and whoever has taken it meanwhile keeps it. */
+    for (started_thread *one = started; one < started + STARTED_N; one++) {
         uint32_t state = ENDED;
-        (void)sonde_cas_relaxed(&started[i].state, &state, FREE);
+        /* Acquire: its clock was written before. */
+        if (sonde_load_acquire(&one->state) != ENDED)
+            continue;
+        clockid_t clock = one->clock;
+        if (sonde_has_later_filter_within(SONDE_NOW_NS))
+            return;
+        /* A place that is taken meanwhile is another thread's. */
+        while (is_known(clock) && sonde_load_relaxed(&one->state) == ENDED && sonde_clock_ns() < end_ns) {
+            /* Asleep, because another program may have the processor that the thread needs to end. */
+            sonde_wait(&nobody_wakes, 0, GONE_STEP_NS);
+            if (sonde_has_later_filter_within(SONDE_NOW_NS))
+                return;
+        }
+        (void)sonde_cas_relaxed(&one->state, &state, FREE);
     }
 }
 
