@@ -15,7 +15,7 @@ from sonde.attach import libdw
 from sonde.attach.procfs import read_mappings
 from sonde.collector.loop import Collector
 from sonde.session.crash_file import FORBIDDEN as NOT_ALLOWED
-from sonde.session.crash_file import NO_ROOM, CrashFile
+from sonde.session.crash_file import FAULT, NO_ROOM, CrashFile
 from sonde.session.native_stacks import NAME
 
 # A thread that waits for what never comes, and is known to.
@@ -100,7 +100,7 @@ work()
 TAKEN = """
 import os
 from sonde.collector.lock import take_lock
-os.makedirs(os.environ["SONDE_DIR"], 0o700)
+os.makedirs(os.environ["SONDE_DIR"], 0o700, exist_ok=True)
 lock = take_lock(os.environ["SONDE_DIR"])
 assert lock is not None
 """
@@ -120,6 +120,12 @@ for _ in range(count):
     threading.Thread(target=wait, args=(depth,), daemon=True).start()
 for _ in range(count):
     reading.acquire()
+ctypes.string_at(8)
+"""
+JUST_BEGUN = """
+import ctypes, threading, sonde
+assert sonde.start()
+threading.Thread(target=threading.Event().wait, daemon=True).start()
 ctypes.string_at(8)
 """
 FORBIDDEN = """
@@ -236,6 +242,17 @@ def test_native_stacks_of_all_threads_stand_between_those_of_python(
     (sleeper,) = (places for places in others if "wait" in places)
     assert sleeper[0] == "libc" and "wait" in sleeper
     assert not list(root.glob("*/crash.stacks"))
+
+
+def test_a_thread_that_has_just_begun_is_not_taken_for_the_one_that_began_it(
+    run, root: Path
+) -> None:
+    # Its state has the id of the other one until it runs, and the first sample often finds it like that.
+    for _ in range(10):
+        run(TAKEN + JUST_BEGUN, check=False)
+    files = [CrashFile(str(path)) for path in root.glob("*/crash.stacks")]
+    fatal = [one for file in files for one in file.threads if one.how == FAULT]
+    assert [(one.depth, one.ends) for one in fatal] == [(2, [2])] * 10
 
 
 @pytest.mark.usefixtures("unwinder")

@@ -63,9 +63,12 @@ static uint32_t find_node(sonde_sampler *s, sonde_sampled_thread *thread, sonde_
         if (*found == SONDE_FRAMES_OK && node == 0 && !is_held)
             usleep(DOUBT_US); /* whatever caused a false reading may last for microseconds */
     }
+    /* What was held belongs to another thread if this one is new: see sample_one(). */
+    int is_its_own = stack->tid == thread->tid;
     if (is_end)
-        sonde_crash_release(&s->crash, node != 0 || *found == SONDE_FRAMES_EMPTY ? stack : NULL);
-    else if (is_held && sonde_native_release(&s->native) && node != 0)
+        sonde_crash_release(&s->crash,
+                            is_its_own && (node != 0 || *found == SONDE_FRAMES_EMPTY) ? stack : NULL);
+    else if (is_held && sonde_native_release(&s->native) && is_its_own && node != 0)
         node = sonde_native_extend(&s->native, &s->nodes, node);
     return node;
 }
@@ -123,9 +126,11 @@ static int sample_one(sonde_sampler *s, sonde_sampled_thread *thread, int everyo
     if (stack.tid != thread->tid) {
         /* A new thread: until it runs, its state has the id of the thread that made it. */
         thread->tid = stack.tid;
+        thread->cpu_ns = -1;
+        if (sonde_crash_wants(&s->crash, thread->tid))
+            return sample_one(s, thread, everyone); /* for the native stack that is its own */
         cpu_ns = sonde_thread_cpu(thread->tid);
         wait = find_wait_now(thread, cpu_ns);
-        thread->cpu_ns = -1;
     }
     int64_t used_ns = thread->cpu_ns < 0 ? count_first(s, now_ns, cpu_ns) : cpu_ns - thread->cpu_ns;
     uint32_t call = node ? sonde_c_call_find(&stack, s->text) : 0;
