@@ -4,12 +4,13 @@ from __future__ import annotations
 
 import signal
 import time
+from pathlib import Path
 from types import SimpleNamespace
 
 import pytest
 
 import sonde
-from sonde.session import ending, list_sessions
+from sonde.session import ending, list_sessions, stack_table
 from sonde.session.ending import describe_ends, find_ended_by_parents, wait_for_statuses
 from sonde.session.records import Exit
 
@@ -39,7 +40,7 @@ def test_workers_that_their_pool_ended_are_told_only_if_that_failed(code: int) -
 
 
 def test_who_was_ended_by_a_parent_that_ended_in_order_is_known(monkeypatch) -> None:
-    monkeypatch.setattr(ending, "_find_unseen_kill", lambda _session: None)
+    monkeypatch.setattr(ending, "_find_unseen_end", lambda _session: None)
     workers = [Ended(2, signal.SIGTERM, 1), Ended(3, signal.SIGKILL, 1), Ended(4, 0, 1)]
     unseen = Ended(5, 0, 1)
     unseen.find_state = lambda: "killed"
@@ -51,6 +52,37 @@ def test_who_was_ended_by_a_parent_that_ended_in_order_is_known(monkeypatch) -> 
 def test_workers_that_crash_are_told_whatever_became_of_their_parent() -> None:
     told = describe_ends([Ended(1, 0), Ended(2, signal.SIGSEGV, 1)])
     assert told == ["pool.py (pid 2) was ended by SIGSEGV"]
+
+
+FAULT = """
+import signal, time, sonde
+sonde.start(collector=False)
+time.sleep(0.3)
+signal.raise_signal(signal.SIGSEGV)
+"""
+
+
+def test_a_fault_in_the_last_moment_is_most_likely_what_has_ended_it(run_anew, root: Path) -> None:
+    # Older kernels tell nobody but the parent how a process ended.
+    assert run_anew(FAULT, check=False).returncode == -signal.SIGSEGV
+    (session,) = list_sessions(str(root))
+    end = ending.find_ending(session)
+    assert end is not None and end.sentence == "was most likely ended by SIGSEGV"
+    assert end.word == "SIGSEGV?"
+
+
+def test_a_program_that_goes_on_after_faults_was_not_ended_by_the_last_one(
+    run_anew, root: Path
+) -> None:
+    run_anew(FAULT, check=False)
+    (session,) = list_sessions(str(root))
+    rows = list(stack_table.read_rows(session, "python.fatal_signal"))
+    earlier = {**rows[0], "t_ns": rows[0]["t_ns"] - 2 * 10**9}
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(stack_table, "read_rows", lambda _session, _table: [earlier, *rows])
+        assert ending.find_fault(session) is None
+    found = ending.find_fault(session)
+    assert found is not None and (found.status, found.is_guess) == (signal.SIGSEGV, True)
 
 
 NO_HOOKS = """

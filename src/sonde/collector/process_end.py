@@ -26,6 +26,7 @@ from sonde.session.ending import (
     find_end_wall_ns,
     find_exception,
     find_exit_call,
+    find_fault,
     find_logged_lack,
 )
 from sonde.session.files import EXIT, MEMORY_KILLS
@@ -155,7 +156,8 @@ class ProcessEnd:
         call, call_code = self._call
         known = Exit(status=status, exception=self._exception, call=call, call_code=call_code)
         if is_gone and self._was_killed(status) and (status or self._exception is None):
-            known = self._find_lack(known)
+            fault = find_fault(self._session) if status is None else None
+            known = self._find_lack(known) if fault is None else fault
         if known.dump() != Exit(status=None).dump():
             known.write(self._session.path(EXIT))
         return is_gone

@@ -15,6 +15,7 @@ from sonde.session.kernel_kills import find_kill
 from sonde.session.memory_kills import find_kept_kill
 from sonde.session.process import WHOLE_MACHINE
 from sonde.session.records import Exit
+from sonde.session.ring import SUFFIX as RING
 from sonde.session.ring import Ring
 from sonde.words import name_program, shorten_file
 
@@ -23,6 +24,7 @@ _JUST_NS = 5 * 10**9
 _MOST_ENDS, _MOST_PIDS = 5, 5  # sentences, and what each names
 _MOST_CHARS = 200  # of what sys.exit was told
 _NEWEST = 1024  # rows to look at: they may be a little out of order
+_LAST_NS = 10**9  # of samples after a fault: nobody is sampled later, unless the program went on
 
 
 def find_end_wall_ns(session: Session) -> int:
@@ -68,6 +70,7 @@ class Ending:
         exception = None if known is None else known.exception
         # An interactive Python goes on after an exception, and ends in order.
         self.exception = None if self.code == 0 else exception
+        self.is_guess = known is not None and known.is_guess
         is_so = known is not None and self.code is not None and known.call_code == self.code
         self.call = known.call if is_so and known is not None else None
 
@@ -84,7 +87,7 @@ class Ending:
         if self.exception:
             return self.exception.partition(":")[0].rpartition(".")[2]
         if self.signal:
-            return self.signal
+            return f"{self.signal}?" if self.is_guess else self.signal
         return f"exit {self.code}" if self.code else self.state
 
     @property
@@ -96,7 +99,7 @@ class Ending:
         if self.exception:
             return f"ended with an uncaught {self.exception}{code}"
         if self.signal:
-            return f"was ended by {self.signal}"
+            return f"was {'most likely ' if self.is_guess else ''}ended by {self.signal}"
         if self.code is not None:
             call = "" if self.call is None else f"; it last called {self.call}"  # perhaps in vain
             return f"ended with exit code {self.code}{call}"
@@ -134,7 +137,7 @@ def find_ending(session: Session) -> Ending | None:
         known.call, known.call_code = find_exit_call(session)
     is_told = known is not None and (known.status is not None or known.out_of_memory is not None)
     if state == "killed" and not is_told:
-        known = _find_unseen_kill(session) or known
+        known = _find_unseen_end(session) or known
     return Ending(state, known)
 
 
@@ -158,8 +161,11 @@ def _is_untold(session: Session) -> bool:
     return known is None or known.status is None
 
 
-def _find_unseen_kill(session: Session) -> Exit | None:
-    """Return how a killed process ended that nobody saw, if the kernel killed it for memory."""
+def _find_unseen_end(session: Session) -> Exit | None:
+    """Return how a process ended that nobody saw, if by a fault or because memory had run out."""
+    fault = find_fault(session)
+    if fault is not None:
+        return fault
     lack = find_logged_lack(session)
     if lack is None and session.read_sealed() is None:
         return find_kept_kill(session, find_end_wall_ns(session))
@@ -237,6 +243,19 @@ def find_exception(session: Session) -> str | None:
         return None
     name, message = str(found[-1]["type"]).removeprefix("builtins."), found[-1]["message"]
     return name if not message else f"{name}: {message}"
+
+
+def find_fault(session: Session) -> Exit | None:
+    """Return how a process ended that nobody saw, if it told of a fault in its last moment, and did
+    not go on after an earlier one, as a Java machine does; as long as the row is in the ring."""
+    try:
+        rows = list(stack_table.read_rows(session, "python.fatal_signal"))
+        newest_ns = _find_newest_ns(session.path("python.stack_sample" + RING))
+    except (FileNotFoundError, Damaged):
+        return None
+    if not rows or max(newest_ns or 0, rows[-1]["t_ns"]) > rows[0]["t_ns"] + _LAST_NS:
+        return None
+    return Exit(status=int(signal.Signals[str(rows[-1]["signal"])]), is_guess=True)
 
 
 def find_exit_call(session: Session) -> tuple[str, int] | tuple[None, None]:

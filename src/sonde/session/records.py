@@ -225,6 +225,7 @@ class Exit(Record):
     exception: str | None = None  # that nothing in the main thread caught: class and message
     call: str | None = None  # of sys.exit: what it said, and where
     call_code: int | None = None  # the exit code that this call asked for
+    is_guess: bool = False  # the status is that of the last fault that the process told of
 
 
 class MemoryKills(Record):

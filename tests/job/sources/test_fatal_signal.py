@@ -14,8 +14,8 @@ from conftest import wait_for
 from sonde.attach import libdw
 from sonde.attach.procfs import read_mappings
 from sonde.collector.loop import Collector
-from sonde.session.crash_file import FORBIDDEN as NOT_ALLOWED
 from sonde.session.crash_file import FAULT, NO_ROOM, CrashFile
+from sonde.session.crash_file import FORBIDDEN as NOT_ALLOWED
 from sonde.session.native_stacks import NAME
 
 # A thread that waits for what never comes, and is known to.
