@@ -104,21 +104,26 @@ test-all:
 	echo "tested with$${ran:- nothing}$${missing:+; not here (make pythons):$$missing}$${failed:+; failed:$$failed}"; \
 	test -z "$$failed"
 
-# What depends most on the version of Python, on the oldest and the newest: stacks, calls, events, forks, attach, harm,
-# and a core without any other package; `make test-all` runs everything. What is not here is fetched; where that
-# cannot be, a line says so. What fails is tried once more with the machine to itself, as in .ci/run.
-CORE_VERSIONS ?= 3.10 3.15
-CORE_TESTS := tests/_core/test_hot_path.py tests/session/test_ring.py tests/attach/test_visit.py \
-	tests/job/test_fork.py tests/job/test_subinterpreter.py tests/job/sources/test_call.py tests/job/sources/test_event.py \
-	tests/job/sources/test_stack.py tests/integration/test_bare_core.py
+# What depends most on the version of Python, on the oldest and the newest, and on the newest with the newest PyTorch what
+# depends most on that: stacks, calls, events, forks, attach, harm, a core without any other package; modules, steps,
+# backward. `make test-all` and `make test-torch` run everything. What is not here is fetched; where that cannot be, a
+# line says so. What fails is tried once more with the machine to itself, as in .ci/run.
+CORE_VERSIONS ?= 3.10 3.15/2.15.0
+CORE_TESTS := tests/job/sources/test_torch.py tests/_core/test_hot_path.py tests/session/test_ring.py \
+	tests/attach/test_visit.py tests/job/test_fork.py tests/job/test_subinterpreter.py tests/job/sources/test_call.py \
+	tests/job/sources/test_event.py tests/job/sources/test_stack.py tests/integration/test_bare_core.py \
+	$(addprefix tests/job/torch/test_,$(addsuffix .py,loop_hooks memory module_calls nodes seams step_end steps))
 # `make core-ready` only makes their environments.
 test-core core-ready:
-	@ran= missing= failed=; for version in $(CORE_VERSIONS); do \
+	@ran= missing= failed=; for both in $(CORE_VERSIONS); do \
+		version=$${both%/*} torch=$${both#*/}; \
+		test $$torch != $$version || torch=; \
 		python=$$($(PYTHON) tests/support/find_python.py $$version) || \
 			{ tests/pythons/get.sh .pythons $$version && python=$$($(PYTHON) tests/support/find_python.py $$version); } || \
 			{ missing="$$missing $$version"; continue; }; \
 		echo "== Python $$version"; \
-		$(MAKE) --no-print-directory $@-one PYTHON=$$python VENV=.venv-core-$$version || failed="$$failed $$version"; \
+		$(MAKE) --no-print-directory $@-one PYTHON=$$python VENV=.venv-core-$$version CORE_TORCH=$$torch || \
+			failed="$$failed $$version"; \
 		ran="$$ran $$version"; \
 	done; \
 	echo "$@:$${ran:- nothing}$${missing:+; not to be had here:$$missing}$${failed:+; failed:$$failed}"; \
@@ -127,11 +132,14 @@ test-core core-ready:
 core-ready-one: $(VENV)/.core
 
 test-core-one: $(VENV)/.core
+	@$(BIN)/python -c 'import torch; print("with torch", torch.__version__)' || echo "without torch: its tests are left out"
 	$(BIN)/python -m pytest $(or $(TESTS),-n 5 --dist loadfile $(CORE_TESTS)) || \
 		$(BIN)/python -m pytest --last-failed --last-failed-no-failures none
 
+# A plain torch brings CUDA, gigabytes of it, unless pip is told where to find builds for the CPU (PIP_FIND_LINKS).
 $(VENV)/.core: $(VENV)/.made $(SOURCES)
 	$(BIN)/python -m pip install -q '.[tools]' greenlet hypothesis pytest pytest-timeout pytest-xdist
+	-$(if $(CORE_TORCH),$(BIN)/python -m pip install -q numpy torch==$(CORE_TORCH))
 	@touch $@
 
 # What is recorded, on free-threaded Pythons (tests/pythons/get.sh .pythons 3.13t). DuckDB has no wheel for them: the
