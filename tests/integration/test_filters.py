@@ -211,6 +211,38 @@ print(sum(os.waitpid(os.fork() or attempt(turn), 0)[1] != 0 for turn in range(40
     assert int(run_anew(FILTER + code).stdout) <= 8
 
 
+# getpid, gettid, clock_gettime
+ASKING = {"aarch64": (172, 178, 113), "x86_64": (39, 186, 228)}[platform.machine()]
+
+
+@pytest.mark.parametrize("number", ASKING)
+def test_what_is_allocated_and_freed_under_a_later_filter_does_not_end_the_program(
+    run_anew, number: int
+) -> None:
+    code = f"""
+import sonde
+sonde.start(collector="off", source_heap="on", heap_every="4KiB")
+kept = [bytearray(1000) for _ in range(3000)]
+forbid({number})
+del kept
+kept = [bytearray(1000) for _ in range(3000)]
+del kept
+os._exit(0)
+"""
+    run_anew(FILTER + code)
+
+
+@pytest.mark.parametrize("number", ASKING)
+def test_a_program_under_a_later_filter_exits_as_it_says(run_anew, number: int) -> None:
+    code = f"""
+import sonde
+sonde.start(collector="off")
+forbid({number})
+sys.exit(5)
+"""
+    assert run_anew(FILTER + code, check=False).returncode == 5
+
+
 @pytest.mark.parametrize(("number", "name"), [(FLOCK, "flock"), (UNAME, "uname")])
 def test_where_a_filter_forbids_what_recording_needs_nothing_is_recorded(
     run_anew, number: int, name: str

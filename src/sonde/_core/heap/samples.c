@@ -56,6 +56,35 @@ SONDE_CHANGED_IN_CHILD __attribute__((aligned(64))) sonde_heap_counts sonde_heap
 
 static uint32_t drawn;     /* atomic: a block was drawn since somebody asked */
 static pid_t pid;          /* whose heap it is: a child may allocate before it has forgotten it */
+static uint32_t *here;     /* a word that a forked child finds empty; NULL: then the process is asked who it is */
+
+#ifndef MADV_WIPEONFORK
+#define MADV_WIPEONFORK 18 /* Linux 4.14; the headers of older C libraries lack it */
+#endif
+
+/* Never unmapped: another thread may be about to look. */
+static uint32_t *map_here(void)
+{
+    void *mem = mmap(NULL, sizeof *here, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
+    if (mem == MAP_FAILED)
+        return NULL;
+    if (madvise(mem, sizeof *here, MADV_WIPEONFORK) == 0)
+        return mem;
+    munmap(mem, sizeof *here);
+    return NULL;
+}
+
+static void be_here(void)
+{
+    pid = getpid();
+    if (here == NULL)
+        here = map_here();
+    if (here != NULL)
+        *here = 1;
+}
+
+/* Without a system call, which a filter of the program's may forbid by now. */
+static int is_here(void) { return here != NULL ? *here != 0 : getpid() == pid; }
 
 static void rest(void)
 {
@@ -289,7 +318,7 @@ void sonde_heap_add(const void *address, size_t size, PyThreadState *state)
 {
     int kept = errno, cancels;
     sonde_thread_place begin = sonde_native_stack_begin();
-    if (getpid() != pid)
+    if (!is_here())
         return;
     /* What opens and reads files may end a thread that is to be cancelled, and an allocation never does. */
     pthread_setcancelstate(PTHREAD_CANCEL_DISABLE, &cancels);
@@ -316,7 +345,7 @@ int sonde_heap_has_drawn(void) { return sonde_load_relaxed(&drawn) != 0 && sonde
 
 int sonde_heap_take(const void *address, sonde_block *block)
 {
-    if (getpid() != pid)
+    if (!is_here())
         return 0;
     pthread_mutex_lock(&lock);
     int is_known = heap.state != NULL &&
@@ -395,7 +424,7 @@ int sonde_heap_begin(const sonde_heap_files *files, int64_t every_bytes)
     if (mem == MAP_FAILED)
         return -errno;
     char *words = mem + sizeof(heap_state);
-    pid = getpid();
+    be_here();
     pthread_mutex_lock(&lock);
     heap = (sonde_heap){.state = (heap_state *)mem,
                         .changed = (uint32_t *)words,

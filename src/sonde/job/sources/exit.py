@@ -57,7 +57,7 @@ class Source:
 
     def at_exit(self, _is_new: bool) -> None:
         """Write the row, if that call may have ended the program."""
-        if self._last is None or find_last_exception() is not None:
+        if self._last is None or _core.has_later_filter() or find_last_exception() is not None:
             return
         t_ns, pid, number, message, code, line, worked_ns = self._last
         # What exit hooks do is no sign that the program went on.
@@ -69,6 +69,8 @@ class Source:
         emit(t_ns, pid, number, message, name, code.co_filename, line)
 
     def _note(self, *args: object) -> None:
+        if _core.has_later_filter():
+            return  # it may forbid to ask which thread this is, or what time it has used
         if get_native_id() != (pid := os.getpid()) or self._ended_ns is not None:
             return  # it ends that thread, or that exit hook, alone
         own = sys._getframe(1)  # of the guard; behind it is who has called sys.exit
@@ -83,7 +85,8 @@ class Source:
             atexit.register(self._mark)  # the last one registered is called first
 
     def _note_end(self) -> None:
-        self._ended_ns = thread_time_ns()
+        if not _core.has_later_filter():
+            self._ended_ns = thread_time_ns()
 
 
 def _read_status(status: object = None) -> tuple[int, str | None]:
