@@ -409,6 +409,77 @@ print("unharmed")
 )
 
 
+LOADER = """
+import ctypes, faulthandler, os, signal, sys, threading, time
+import sonde
+from sonde.job.source_switch import switch_source
+faulthandler.dump_traceback_later(60, exit=True)
+LOOK = ctypes.CFUNCTYPE(ctypes.c_int, ctypes.c_void_p, ctypes.c_size_t, ctypes.c_void_p)
+show = ctypes.CDLL(None).dl_iterate_phdr
+sonde.start(collector="off", source_stack="off", heap_every="4KiB")
+switch_source("heap", True); switch_source("heap", False)   # what Python loads for that is loaded now
+"""
+SHOWN = (
+    LOADER
+    + """
+begun = threading.Event()
+@LOOK
+def look(*_):
+    begun.set()
+    time.sleep(0.5)                                # without the GIL, which it then waits for
+    return 1
+def try_meanwhile(call):
+    begun.clear()
+    thread = threading.Thread(target=show, args=(look, None))
+    thread.start()
+    begun.wait()
+    call()
+    thread.join()
+def fork():
+    end = time.monotonic() + 0.2
+    while time.monotonic() < end:
+        bytearray(100_000)                         # so that the native thread looks for libraries
+        time.sleep(0.001)
+    if (pid := os.fork()) == 0:
+        os._exit(7)
+    assert os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1]) == 7
+from sonde.job.recorder import recorder
+try_meanwhile(lambda: switch_source("heap", True))
+try_meanwhile(recorder.publish)
+try_meanwhile(fork)
+try_meanwhile(lambda: switch_source("heap", False))
+print("unharmed")
+"""
+)
+FORKS = (
+    LOADER
+    + """
+ends = []
+def toggle():
+    while not ends:
+        switch_source("heap", True); switch_source("heap", False)
+look = LOOK(lambda *_: 1)
+thread = threading.Thread(target=toggle)
+thread.start()
+for _ in range(100):
+    if (pid := os.fork()) == 0:
+        signal.alarm(30)
+        show(look, None)
+        os._exit(7)
+    assert os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1]) == 7
+ends.append(1)
+thread.join()
+print("unharmed")
+"""
+)
+
+
+@pytest.mark.parametrize("program", [SHOWN, FORKS])
+def test_nobody_waits_for_the_loader_in_vain(run, root, program: str) -> None:
+    """Neither a function of Python to which libraries are shown, nor a child that was forked meanwhile."""
+    assert run(program).stdout == "unharmed\n"
+
+
 def test_libraries_are_left_as_they_were(run, root, tmp_path) -> None:
     done = run(LIBRARY_HARM, str(make_library_that_allocates(tmp_path)))
     assert done.stdout == "unharmed\n"

@@ -1,5 +1,6 @@
 /* The last sample before a signal ends the program, for Python. */
 #include "binding/binding.h"
+#include "kernel/code_range.h"
 #include "kernel/fatal_signal.h"
 
 #include <string.h>
@@ -7,6 +8,11 @@
 /* What the watch writes to. Once it is released, a handler that still runs in another thread may find
  * this unmapped; it would end the program a moment later anyway. */
 static PyObject *kept_page, *kept_rows;
+
+__attribute__((constructor)) static void keep_interpreter(void)
+{
+    sonde_keep_object((const void *)PyErr_SetInterrupt); /* as it is asked for below, and for the signal of snapshots */
+}
 
 static PyObject *fatal_catch(PyObject *Py_UNUSED(module), PyObject *args)
 {

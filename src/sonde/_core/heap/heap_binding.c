@@ -132,9 +132,11 @@ static PyObject *heap_start(HeapObject *self, PyObject *args)
 
 static PyObject *heap_stop(HeapObject *self, PyObject *Py_UNUSED(none))
 {
+    int was_ours = is_ours(self);
     if (!self->is_open)
         Py_RETURN_NONE;
-    if (is_ours(self)) {
+    self->is_open = 0; /* first: libraries are left without the GIL */
+    if (was_ours) {
         sonde_store_relaxed(&is_watching, 0);
         sonde_heap_end();
         sonde_native_stack_close();
@@ -142,7 +144,6 @@ static PyObject *heap_stop(HeapObject *self, PyObject *Py_UNUSED(none))
         sonde_allocators_give_back();
         sonde_memory_close(); /* a sampler of stacks opens it again */
     }
-    self->is_open = 0;
     Py_DECREF(self);
     Py_RETURN_NONE;
 }

@@ -3,14 +3,17 @@
  * All libraries are watched together, because one frees what another has allocated. What is freed through a copy of
  * the address of `free` that a program has made at run time looks alive until its address is used again.
  *
- * Slots are read and changed while dl_iterate_phdr() shows us their library: until it returns, no library can be
- * unloaded. We hold none, load none, and wait for no constructor.
+ * Slots are read and changed while the loader shows us their library: until then no library can be unloaded. We hold
+ * none, load none, and wait for no constructor. But we wait for others to whom libraries are shown, and so without the
+ * GIL: see loader.h. Meanwhile no other thread may use our lists, which the GIL guards otherwise.
  */
 #define _GNU_SOURCE 1 /* dl_iterate_phdr, dladdr, RTLD_DEFAULT */
 #include "heap/library_slots.h"
 #include "heap/library_calls.h"
 #include "heap/samples.h"
+#include "kernel/fork.h"
 #include "kernel/linkage_slot.h"
+#include "kernel/loader.h"
 #include "kernel/sealed_word.h"
 
 #include <dlfcn.h>
@@ -19,12 +22,15 @@
 #include <stddef.h>
 #include <stdlib.h>
 #include <string.h>
+#include <time.h>
 #include <unistd.h>
 
 #if SONDE_HAS_FRAMES && !defined(Py_GIL_DISABLED)
 
-#define FIRST_NS (int64_t)10000000 /* from a look to the next one, at first */
-enum { CALLS = 8, TORCH_CALLS = 2, PATIENCE = 8 };
+#define FIRST_NS (int64_t)10000000  /* from a look to the next one, at first */
+#define BLIND_NS (int64_t)100000000 /* the same if the loader does not tell that it has more */
+#define MOST_NS (int64_t)1000000000 /* to wait for another thread that looks */
+enum { CALLS = 8, TORCH_CALLS = 2, PATIENCE = 8, NAP_NS = 100000 };
 
 /* What frees comes first and goes last: no block is sampled whose end would not be seen. */
 static const char *const names[CALLS] = {"free",          "realloc",  "reallocarray",   "calloc",
@@ -63,7 +69,8 @@ static char *only;     /* the file name of the one that is watched; NULL: all ar
 static int waits;      /* looks since the last loading that found a library which was not loaded to its end */
 static uint64_t waits_for; /* loadings and unloadings when these began */
 static int64_t again_ns;   /* when to look again after such a look; read by any thread */
-static uint64_t seen;      /* loadings and unloadings when we last looked; 0: look again; read by any thread */
+static int is_settled;     /* the last look was none of those; read by any thread */
+SONDE_CHANGED_IN_CHILD static int is_busy; /* a thread uses all these without the GIL; changed under the GIL */
 
 static void *add_to(list *them, size_t bytes)
 {
@@ -93,18 +100,12 @@ static uint64_t changes_of(const struct dl_phdr_info *info, size_t size)
                : 0;
 }
 
-static int read_changes(struct dl_phdr_info *info, size_t size, void *changes)
-{
-    *(uint64_t *)changes = changes_of(info, size);
-    return 1; /* all entries tell the same */
-}
-
 int sonde_libraries_changed(void)
 {
-    uint64_t changes = 0;
-    (void)dl_iterate_phdr(read_changes, &changes);
-    uint64_t last = sonde_load_relaxed(&seen);
-    return last == 0 ? sonde_clock_ns() >= sonde_load_relaxed(&again_ns) : changes != last;
+    if (sonde_load_relaxed(&is_busy))
+        return 0; /* somebody looks just now */
+    int has_more = sonde_load_relaxed(&is_settled) ? sonde_loader_has_more() : -ENOSYS;
+    return has_more < 0 ? sonde_clock_ns() >= sonde_load_relaxed(&again_ns) : has_more;
 }
 
 typedef struct {
@@ -177,6 +178,7 @@ typedef struct {
     void *homes[HOMES];             /* of what is left out */
     const description *about;       /* the library at hand */
     int state;                      /* what its slots look like so far */
+    int is_begun;
     int is_last;                    /* nobody waits for the loader any more */
     int waits;                      /* the loader is not done with one */
     int taken, status;
@@ -241,12 +243,24 @@ static int take_library(const description *about, library_look *look)
     return look->state;
 }
 
+/* A library is loaded within moments. But its pages may stay writable for good: a tool that changes slots may leave them
+ * so. As each look takes milliseconds in a large program, the pause between them doubles. */
+static void begin_look(library_look *look, uint64_t changes)
+{
+    sonde_loader_note();
+    if (waits_for != changes)
+        waits = 0;
+    waits_for = changes;
+    look->is_last = waits == PATIENCE;
+    look->is_begun = 1;
+}
+
 static int look_at_library(struct dl_phdr_info *info, size_t size, void *context)
 {
     library_look *look = context;
     description about = describe(info);
-    if (seen != 0)
-        sonde_store_relaxed(&seen, changes_of(info, size));
+    if (!look->is_begun)
+        begin_look(look, changes_of(info, size));
     loaded_library *known = info->dlpi_name == NULL ? NULL : find_known(&about.library);
     if (known != NULL)
         known->is_here = 1;
@@ -344,37 +358,49 @@ static void choose(const char *one)
     forget_unloaded();
 }
 
-/* A library is loaded within moments. But its pages may stay writable for good: a tool that changes slots may leave them
- * so. As each look takes milliseconds in a large program, the pause between them doubles. */
-static int is_last_look(void)
+/* Have the loader show its libraries without the GIL. Call this with it, when no other thread does so. */
+static int show_all(sonde_loader_look *look, void *context)
 {
-    uint64_t changes = 0;
-    (void)dl_iterate_phdr(read_changes, &changes);
-    if (waits_for != changes)
-        waits = 0;
-    waits_for = changes;
-    return waits == PATIENCE;
+    int status;
+    sonde_store_relaxed(&is_busy, 1);
+    Py_BEGIN_ALLOW_THREADS
+    status = sonde_loader_show(look, context);
+    Py_END_ALLOW_THREADS
+    sonde_store_relaxed(&is_busy, 0);
+    return status;
 }
 
-static void look_again_later(void)
+/* Returns whether no other thread does so; else waits for it for a while. */
+static int is_free(void)
 {
-    sonde_store_relaxed(&again_ns, sonde_clock_ns() + (FIRST_NS << waits++));
-    sonde_store_relaxed(&seen, 0);
+    int64_t end_ns = sonde_clock_ns() + MOST_NS;
+    while (is_busy && sonde_clock_ns() < end_ns) {
+        Py_BEGIN_ALLOW_THREADS
+        nanosleep(&(struct timespec){0, NAP_NS}, NULL);
+        Py_END_ALLOW_THREADS
+    }
+    return !is_busy;
 }
+
+static void forget_in_child(void) { SONDE_RESET(is_busy, 0); }
+
+SONDE_IN_CHILD(forget_in_child)
 
 int sonde_libraries_take(const char *one)
 {
+    library_look look = known_calls;
+    if (!is_free())
+        return -EBUSY;
     if (libraries.count == 0 || (one == NULL && only != NULL))
         choose(one);
-    library_look look = known_calls;
-    look.is_last = is_last_look();
-    seen = 1;
-    (void)dl_iterate_phdr(look_at_library, &look);
-    forget_unloaded();
-    if (look.waits)
-        look_again_later();
+    int status = show_all(look_at_library, &look);
+    if (status == 0)
+        forget_unloaded();
+    int is_due = status < 0 || look.waits;
+    sonde_store_relaxed(&again_ns, sonde_clock_ns() + (look.waits ? FIRST_NS << waits++ : status < 0 ? 0 : BLIND_NS));
+    sonde_store_relaxed(&is_settled, !is_due);
     sonde_mappings_free(look.mappings);
-    return look.status < 0 ? look.status : look.taken;
+    return status < 0 ? status : look.status < 0 ? look.status : look.taken;
 }
 
 static int find_lost(struct dl_phdr_info *info, size_t Py_UNUSED(size), void *lost)
@@ -392,7 +418,8 @@ static int find_lost(struct dl_phdr_info *info, size_t Py_UNUSED(size), void *lo
 int sonde_libraries_lost(void)
 {
     int lost = 0;
-    (void)dl_iterate_phdr(find_lost, &lost);
+    if (!is_busy && slots.count > 0)
+        (void)show_all(find_lost, &lost);
     return lost;
 }
 
@@ -425,16 +452,19 @@ static void give_back_slot(sonde_linkage_slot *slot, int call, const sonde_mappi
     sonde_linkage_slot_give_back(slot, ours[call]);
 }
 
-static int give_back_library(struct dl_phdr_info *info, size_t Py_UNUSED(size), void *mappings)
+static int give_back_library(struct dl_phdr_info *info, size_t Py_UNUSED(size), void *context)
 {
+    sonde_mappings **mappings = context; /* read when the first library is seen: by now nobody loads one */
     description about = describe(info);
     taken_slot *taken = slots.all;
     if (info->dlpi_name == NULL || find_known(&about.library) == NULL)
         return 0;
+    if (*mappings == NULL)
+        *mappings = sonde_mappings_read();
     for (int call = CALLS; call-- > 0;)
         for (size_t i = 0; i < slots.count; i++)
             if (taken[i].call == call && is_in(&about.library, taken[i].slot.at))
-                give_back_slot(&taken[i].slot, call, mappings);
+                give_back_slot(&taken[i].slot, call, *mappings);
     return 0;
 }
 
@@ -442,16 +472,21 @@ void sonde_libraries_give_back(void)
 {
     for (int at = TORCH_CALLS; at-- > 0;)
         sonde_linkage_slot_give_back(&torch_slots[at], torch_ours[at]);
-    sonde_mappings *mappings = slots.count == 0 ? NULL : sonde_mappings_read();
-    (void)dl_iterate_phdr(give_back_library, mappings);
+    if (!is_free())
+        return; /* ours stay in their places, and pass calls on */
+    sonde_mappings *mappings = NULL;
+    int status = slots.count == 0 ? 0 : show_all(give_back_library, &mappings);
     sonde_mappings_free(mappings);
     loaded_library *all = libraries.all;
-    for (size_t i = 0; i < libraries.count; i++)
+    for (size_t i = 0; status == 0 && i < libraries.count; i++)
         free(all[i].name);
-    empty(&slots);
-    empty(&libraries);
+    if (status == 0) {
+        empty(&slots);
+        empty(&libraries);
+    }
     waits = 0;
-    seen = 0;
+    sonde_store_relaxed(&again_ns, 0);
+    sonde_store_relaxed(&is_settled, 0);
 }
 
 #endif

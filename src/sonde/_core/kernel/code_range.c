@@ -29,8 +29,22 @@ static int compare_object(struct dl_phdr_info *object, size_t object_bytes, void
     return 1;
 }
 
+static sonde_range kept[2]; /* ourselves, and Python */
+static int kept_n;
+
 int sonde_find_object(const void *inside, sonde_range *object)
 {
     question asked = {(uintptr_t)inside, object};
+    for (int i = 0; i < kept_n; i++)
+        if (asked.inside >= kept[i].begin && asked.inside < kept[i].end)
+            return (*object = kept[i], 0);
     return dl_iterate_phdr(compare_object, &asked) == 1 ? 0 : -ENOENT;
 }
+
+void sonde_keep_object(const void *inside)
+{
+    if (kept_n < 2 && sonde_find_object(inside, &kept[kept_n]) == 0)
+        kept_n++;
+}
+
+__attribute__((constructor)) static void keep_ourselves(void) { sonde_keep_object((const void *)sonde_find_object); }

@@ -12,6 +12,7 @@ SONDE_CHANGED_IN_CHILD int64_t sonde_fork_ns;
 
 static void (*functions[MOST])(void);
 static int functions_n, is_full, is_watched;
+static void (*before_fork)(void), (*after_fork)(void);
 
 void sonde_fork_add(void (*in_child)(void))
 {
@@ -19,6 +20,12 @@ void sonde_fork_add(void (*in_child)(void))
         functions[functions_n++] = in_child;
     else
         is_full = 1;
+}
+
+void sonde_fork_around(void (*before)(void), void (*after)(void))
+{
+    before_fork = before;
+    after_fork = after;
 }
 
 static void run_all(void)
@@ -33,7 +40,7 @@ int sonde_fork_watch(void)
 {
     if (is_full)
         return -ENOSPC;
-    int failure = is_watched ? 0 : pthread_atfork(NULL, NULL, run_all);
+    int failure = is_watched ? 0 : pthread_atfork(before_fork, after_fork, run_all);
     is_watched = failure == 0;
     return -failure;
 }

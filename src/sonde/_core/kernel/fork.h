@@ -19,6 +19,9 @@ extern int64_t sonde_fork_ns;
 /* Add a function to the list, while the core is being loaded. */
 void sonde_fork_add(void (*in_child)(void));
 
+/* Have these called in the parent, before and after each fork; for one file, while the core is being loaded. */
+void sonde_fork_around(void (*before)(void), void (*after)(void));
+
 /* For small things that these functions write to: they lie together. Each page that is written to in
  * a child has to be copied first, which takes longer than the function. */
 #define SONDE_CHANGED_IN_CHILD __attribute__((section("sonde_child")))
