@@ -57,6 +57,13 @@ def make_library_that_allocates(folder: Path, *flags: str) -> Path:
     return _build(folder, "library_that_allocates", flags=flags)
 
 
+def make_library_that_loads_slowly(folder: Path) -> Path:
+    """A library that asks the C library for memory, and is half loaded for half a second."""
+    slow = _build(folder, "slow_to_load", "libslow_to_load.so")
+    flags = ("-Wl,-z,lazy,-z,relro,--no-as-needed", str(slow), f"-Wl,-rpath,{folder}")
+    return _build(folder, "library_that_allocates", flags=flags)
+
+
 def make_driver(folder: Path) -> Path:
     """In place of CUDA's driver and NCCL's flight recorder; both note what they are asked."""
     return _build(folder, "pretend_driver", "libcuda.so.1")

@@ -13,7 +13,7 @@ from conftest import wait_for
 from sonde.analysis.heap import Heap, list_grown_lines, read_heap_tree
 from sonde.errors import Error
 from sonde.session import list_sessions
-from support.native_tools import make_library_that_allocates
+from support.native_tools import make_library_that_allocates, make_library_that_loads_slowly
 from support.needs import need
 
 START = """\
@@ -349,6 +349,42 @@ def test_a_library_whose_pages_stay_writable_is_seen_after_a_while(start, root, 
     """It looks as if the loader were not done with it, to which each look for it costs time."""
     library = make_library_that_allocates(tmp_path, "-Wl,-z,now,-z,relro")
     process = start(LIBRARY + UNSEALED, str(library), str(tmp_path / "end"))
+    wait_for(lambda: add_up_functions(root).get("plain", {"allocated": 0})["allocated"] > 3_000_000)
+    (tmp_path / "end").touch()
+    assert process.wait(60) == 0
+
+
+HALF_LOADED = """
+import sonde
+from sonde.job.source_switch import switch_source
+sonde.start(collector="off", heap_every="16KiB")
+switch_source("heap", True); switch_source("heap", False)   # what Python loads for that is loaded now
+dlopen = ctypes.CDLL(None).dlopen               # without the GIL, as a library in C++ calls it
+dlopen.restype = ctypes.c_void_p
+thread = threading.Thread(target=dlopen, args=(os.fsencode(sys.argv[1]), os.RTLD_NOW))
+thread.start()
+while "libslow_to_load" not in open("/proc/self/maps").read():
+    time.sleep(0.001)
+switch_source("heap", True)
+assert thread.is_alive()
+thread.join()
+library = load()
+def plain():
+    return library.take(100_000)
+print("ready", flush=True)
+while not os.path.exists(sys.argv[2]):
+    library.give(plain())
+    bytearray(100_000)
+    time.sleep(0.01)
+sonde.stop()
+"""
+
+
+def test_a_library_that_was_half_loaded_at_the_first_look_is_seen_later(
+    start, root, tmp_path
+) -> None:
+    library = make_library_that_loads_slowly(tmp_path)
+    process = start(LIBRARY + HALF_LOADED, str(library), str(tmp_path / "end"))
     wait_for(lambda: add_up_functions(root).get("plain", {"allocated": 0})["allocated"] > 3_000_000)
     (tmp_path / "end").touch()
     assert process.wait(60) == 0

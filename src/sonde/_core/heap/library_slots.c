@@ -207,7 +207,9 @@ static void judge_slot(void *context, int call, void **at, int kind)
     void *found = sonde_load_relaxed(at);
     int how = sonde_mappings_look(look->mappings, at);
     int is_sealed_at_last = look->about->sealed_begin <= (uintptr_t)at && (uintptr_t)at < look->about->sealed_end;
-    if (is_sealed_at_last && how == SONDE_WORD_WRITABLE && !look->is_last)
+    /* Until the loader comes to it, a slot of a library that is not to be sealed holds an address of its file. */
+    int is_unfilled = kind == SONDE_LINKAGE_SLOT && found != NULL && sonde_mappings_look(look->mappings, found) == -EFAULT;
+    if (((is_sealed_at_last && how == SONDE_WORD_WRITABLE) || is_unfilled) && !look->is_last)
         look->state = look->state == FOREIGN ? FOREIGN : NOT_YET; /* the loader is not done with it */
     else if (leads_to(look, call, found) && how >= 0)
         add_slot(look, call, at, how);
