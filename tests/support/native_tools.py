@@ -74,6 +74,11 @@ def forbid_file(folder: Path, end: str) -> dict[str, str]:
     return {"LD_PRELOAD": str(_build(folder, "forbidden_file")), "FORBIDDEN_FILE": end}
 
 
+def make_endless_calls(folder: Path) -> Path:
+    """A function that calls itself until its stack has run over."""
+    return _build(folder, "endless_calls", flags=("-O1", "-Wno-infinite-recursion"))
+
+
 def make_aligned_stack(folder: Path) -> Path:
     """Functions that align their stack."""
     return _build(folder, "aligned_stack")

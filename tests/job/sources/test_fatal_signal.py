@@ -17,6 +17,7 @@ from sonde.collector.loop import Collector
 from sonde.session.crash_file import FAULT, NO_ROOM, CrashFile
 from sonde.session.crash_file import FORBIDDEN as NOT_ALLOWED
 from sonde.session.native_stacks import NAME
+from support import native_tools
 
 # A thread that waits for what never comes, and is known to.
 WAITER = """
@@ -127,6 +128,14 @@ import ctypes, threading, sonde
 assert sonde.start()
 threading.Thread(target=threading.Event().wait, daemon=True).start()
 ctypes.string_at(8)
+"""
+# faulthandler brings another stack for handlers; without one, there is nowhere to run one.
+OVERRUN = """
+import ctypes, faulthandler, sys
+import sonde
+faulthandler.enable()
+assert sonde.start()
+ctypes.CDLL(sys.argv[1]).fall(0)
 """
 FORBIDDEN = """
 import ctypes
@@ -328,6 +337,14 @@ def test_a_stack_ends_where_its_mapping_ends(run, root: Path) -> None:
     whole = [one for one in left.threads if len(one.stack) < 2**16 - 4096]
     assert all(one.sp + len(one.stack) in ends for one in whole)
     assert sorted(len(one.stack) for one in left.threads)[150] < 2**14
+
+
+def test_a_stack_that_has_run_over_is_kept(run, root: Path, tmp_path: Path) -> None:
+    library = native_tools.make_endless_calls(tmp_path)
+    assert run(TAKEN + OVERRUN, str(library), check=False).returncode == -signal.SIGSEGV
+    left = read_left(root)
+    (one,) = (one for one in left.threads if one.tid == left.thread)
+    assert len(one.stack) > 60_000
 
 
 @pytest.mark.usefixtures("unwinder")

@@ -24,7 +24,7 @@ enum { VERSION = 1, MAPS = 1, THREAD = 2, GAP = 3 };
 enum { FORBIDDEN = 1, NO_ROOM = 2 }; /* why threads lack */
 enum { FAULT, WAITS, RUNS };
 enum { ANSWER_NS = 10000000, PATIENCE_NS = 60000000 };
-enum { PAGE = 4096, MOST_STACK = 65536, MOST_BYTES = 4 << 20, MOST_THREADS = 512, MOST_RANGES = 16384 };
+enum { PAGE = 4096, MOST_STACK = 65536, MOST_OVER = 16384, MOST_BYTES = 4 << 20, MOST_THREADS = 512, MOST_RANGES = 16384 };
 
 typedef struct {
     uint64_t magic;
@@ -251,27 +251,28 @@ int sonde_crash_hold(sonde_crash_stacks *crash, uint32_t tid)
     return 1;
 }
 
-/* Return where the mapping of a stack ends: what lies beyond is another's. A stack that has run over is still one, a
- * page below its mapping. 0: there is none. */
-static uint64_t find_end(uint64_t sp)
+/* Return the mapping of a stack: what lies beyond is another's. A stack that has run over is still one, a large
+ * frame below its mapping. An empty one: there is none. */
+static range find_mapping(uint64_t sp)
 {
     for (uint32_t i = 0; i < ranges_n; i++)
         if (sp < ranges[i].end)
-            return sp + PAGE >= ranges[i].begin ? ranges[i].end : 0;
-    return 0;
+            return sp + MOST_OVER >= ranges[i].begin ? ranges[i] : (range){sp, sp};
+    return (range){sp, sp};
 }
 
-/* Page by page, as far as it can be read. Returns how many bytes there are. */
+/* Page by page, as far as it can be read; where a stack has run over, it is empty. Returns how many bytes there are. */
 static size_t copy_stack(uint64_t sp)
 {
-    uint64_t end = find_end(sp);
-    size_t bytes = 0, piece = PAGE - sp % PAGE;
-    while (bytes + piece <= sizeof room && sp + bytes + piece <= end &&
+    range stack = find_mapping(sp);
+    size_t over = sp < stack.begin ? stack.begin - sp : 0, bytes = over, piece = PAGE - (sp + bytes) % PAGE;
+    memset(room, 0, over);
+    while (bytes + piece <= sizeof room && sp + bytes + piece <= stack.end &&
            sonde_read_memory(room + bytes, sp + bytes, piece) == 0) {
         bytes += piece;
         piece = PAGE;
     }
-    return bytes;
+    return bytes == over ? 0 : bytes;
 }
 
 /* Is a thread, whose stack has been copied, where it was before? */
