@@ -16,7 +16,7 @@ from conftest import wait_for
 from sonde import launch
 from sonde.collector.companions import _Companion
 from sonde.collector.crash_processes import CrashProcesses
-from sonde.collector.loop import Watched
+from sonde.collector.loop import Collector, Watched
 from sonde.collector.native_process import NativeProcesses
 from sonde.collector.process_end import KillCounts
 from sonde.collector.sensors._files import Reader
@@ -104,6 +104,28 @@ def test_it_is_started_later_where_no_process_can_be_started_now(
     refuse_once(monkeypatch)
     (row,) = unwind(session)
     assert (row["state"], row["detail"]) == ("on", "a note")
+
+
+def test_a_session_that_finds_no_room_to_be_sealed_is_sealed_later(
+    session: Session, say: Callable[[str], None], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    say(REMOVE)
+    real, full = Watched.seal, [OSError(28, "No space left on device")]
+
+    def seal(self: Watched) -> None:
+        if full:
+            raise full.pop()
+        real(self)
+
+    monkeypatch.setattr(Watched, "seal", seal)
+    collector = Collector(os.path.dirname(session.folder))
+
+    def is_sealed() -> bool:
+        collector.step(time.monotonic())
+        return session.read_sealed() is not None
+
+    wait_for(is_sealed)
+    assert not full
 
 
 def test_so_are_those_that_know_machine_code(

@@ -335,6 +335,7 @@ class Collector:
             yield
         except OSError:
             # A full disk: try again in the next round. A folder that is gone: forget it.
+            self._done.discard(folder)  # it is new again, if it was thought to be done
             if not os.path.isdir(folder):
                 self.watched.pop(folder, None)
         except Exception as error:  # it cannot be read; opening it shows the user why
