@@ -58,7 +58,15 @@ SOURCES = sorted(glob("src/sonde/_core/**/*.c", recursive=True))
 HEADERS = glob("src/sonde/_core/**/*.h", recursive=True)
 # A library of its own, which the hook loads in short programs: it has to be small.
 DELAY = "src/sonde/_core/delay/delay.c"
-FLAGS = ["-std=gnu11", "-O2", "-fvisibility=hidden", *os.environ.get("SONDE_CFLAGS", "").split()]
+# What newer compilers refuse, older ones only warn of: a function that this Python's headers do not declare.
+REFUSED = ["-Werror=implicit-function-declaration", "-Werror=int-conversion"]
+FLAGS = [
+    "-std=gnu11",
+    "-O2",
+    "-fvisibility=hidden",
+    *REFUSED,
+    *os.environ.get("SONDE_CFLAGS", "").split(),
+]
 LINK = os.environ.get("SONDE_LDFLAGS", "").split()
 
 setup(

@@ -8,6 +8,7 @@
 #include "kernel/fork.h"
 #include "kernel/thread.h"
 
+#include <frameobject.h> /* PyFrame_GetBack(), on Python 3.10 */
 #include <unistd.h>
 
 #define WARNS_AFTER_HOOKS (PY_VERSION_HEX >= 0x030D0000)
