@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import os
+import signal
+import time
 from pathlib import Path
 
 import pytest
@@ -112,6 +114,55 @@ def _check_sums(pid: int) -> None:
         .to_pylist()
     )
     assert sums["parts"] == sums["whole"] > 0 and sums["odd"] == sums["negative"] == 0
+
+
+STOPPED = """
+import ctypes, os, select, threading, time
+held, poll = threading.Lock(), select.poll()
+held.acquire()
+poll.register(os.pipe()[0])
+a_while = (ctypes.c_long * 2)(1000, 0)  # a timespec
+waits = {
+    "lock": lambda: held.acquire(timeout=1000),
+    "poll": lambda: poll.poll(1_000_000),
+    "sleep": lambda: ctypes.CDLL(None).nanosleep(a_while, None),
+}
+for name, wait in waits.items():
+    threading.Thread(target=wait, name=name, daemon=True).start()
+print("ready", flush=True)
+time.sleep(1000)
+"""
+RESTARTED = {"x86_64": "219 ", "aarch64": "128 "}[os.uname().machine]
+LAST_WAITS = """
+SELECT name, ARG_MAX(wait, t_ns) AS wait, MAX(t_ns) AS t_ns
+FROM python.stack_sample JOIN (SELECT DISTINCT thread, name FROM python.thread WHERE name IS NOT NULL) USING (thread)
+WHERE name IN ('lock', 'poll', 'sleep') GROUP BY name
+"""
+
+
+def test_a_wait_that_was_stopped_and_goes_on_is_what_it_was(start) -> None:
+    job = start(STOPPED, SONDE="1")
+
+    def read_waits() -> dict[str, tuple[str, int]]:
+        rows = sonde.open(job.pid).query(LAST_WAITS).to_pylist()
+        return {row["name"]: (row["wait"], row["t_ns"]) for row in rows}
+
+    def read_kinds() -> dict[str, str]:
+        return {name: wait for name, (wait, _) in read_waits().items()}
+
+    def count_restarted() -> int:
+        files = Path(f"/proc/{job.pid}/task").glob("*/syscall")
+        return sum(file.read_text().startswith(RESTARTED) for file in files)
+
+    expected = {"lock": "lock", "poll": "poll", "sleep": "sleep"}
+    wait_for(lambda: read_kinds() == expected)
+    os.kill(job.pid, signal.SIGSTOP)
+    wait_for(lambda: ") T " in Path(f"/proc/{job.pid}/stat").read_text())
+    os.kill(job.pid, signal.SIGCONT)
+    wait_for(lambda: count_restarted() >= 3)
+    stopped_ns = time.monotonic_ns()
+    wait_for(lambda: min(t_ns for _, t_ns in read_waits().values()) > stopped_ns + 2 * 10**9)
+    assert read_kinds() == expected
 
 
 def test_the_slow_way_knows_waits_as_well(start) -> None:

@@ -227,6 +227,19 @@ static enum sonde_wait_kind find_kind(long number, const uint64_t args[6])
     }
 }
 
+/* A stop (SIGSTOP, a debugger, a look at the thread) interrupts every call, and the kernel goes on with three kinds by
+ * restart_syscall, which does not say which of them it was: waits for a lock until some time, polls, and sleeps. The function of the
+ * kernel in which the thread sleeps does. What was given to the call is still there. */
+static long find_restarted(uint32_t tid)
+{
+    char text[96];
+    if (read_file(tid, "wchan", text, sizeof text) <= 0 || strcmp(text, "0") == 0)
+        return SYS_restart_syscall; /* the kernel does not tell, or the thread is about to run */
+    if (strstr(text, "futex") != NULL)
+        return SYS_futex;
+    return strstr(text, "poll") != NULL ? SYS_ppoll : SYS_clock_nanosleep;
+}
+
 /* Is the thread off its CPU, by its state? Only where the kernel does not tell its system call. */
 static sonde_thread_wait find_state(uint32_t tid, int error)
 {
@@ -255,7 +268,7 @@ sonde_thread_wait sonde_wait_find(uint32_t tid)
     uint64_t args[6];
     for (int i = 0; i < 6; i++)
         args[i] = strtoull(end, &end, 16);
-    enum sonde_wait_kind kind = find_kind(number, args);
+    enum sonde_wait_kind kind = find_kind(number == SYS_restart_syscall ? find_restarted(tid) : number, args);
     return (sonde_thread_wait){kind, kind == SONDE_WAIT_LOCK ? args[0] : 0};
 }
 
