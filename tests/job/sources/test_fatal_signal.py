@@ -14,10 +14,11 @@ from conftest import wait_for
 from sonde.attach import libdw
 from sonde.attach.procfs import read_mappings
 from sonde.collector.loop import Collector
-from sonde.session.crash_file import FAULT, NO_ROOM, CrashFile
+from sonde.session.crash_file import FAULT, NO_ROOM, WAITS, CrashFile
 from sonde.session.crash_file import FORBIDDEN as NOT_ALLOWED
 from sonde.session.native_stacks import NAME
 from support import native_tools
+from support.native_tools import make_endless_recursion
 
 # A thread that waits for what never comes, and is known to.
 WAITER = """
@@ -105,6 +106,18 @@ os.makedirs(os.environ["SONDE_DIR"], 0o700, exist_ok=True)
 lock = take_lock(os.environ["SONDE_DIR"])
 assert lock is not None
 """
+# A fault soon after a thread has begun, whose state names the thread that made it until it runs.
+SOON = (
+    WAITER
+    + """
+import ctypes, sonde
+assert sonde.start()
+start_waiter()
+def dive(left):
+    dive(left - 1) if left else ctypes.string_at(8)
+dive(10)
+"""
+)
 # Threads that wait for ever, each below so many calls from C to Python; then a fault.
 MANY = """
 import ctypes, os, sys, threading
@@ -159,6 +172,69 @@ print(os.WTERMSIG(os.waitpid(child, 0)[1]), os.path.exists(sonde.session().folde
 if os.environ.get("DIES"):
     os.abort()
 """
+# Where handlers run: the program's own stack, ours, or the program's own for that.
+STACK = """
+import ctypes, os, sys, threading, time
+class Stack(ctypes.Structure):
+    _fields_ = [("address", ctypes.c_void_p), ("flags", ctypes.c_int), ("bytes", ctypes.c_size_t)]
+def read_stack():
+    found = Stack()
+    assert ctypes.CDLL(None).sigaltstack(None, ctypes.byref(found)) == 0
+    return found.address, found.flags
+def call_elsewhere(function):
+    thread = threading.Thread(target=function)
+    thread.start()
+    thread.join()
+def wait_until(is_so):
+    end = time.monotonic() + 60
+    while not is_so():
+        assert time.monotonic() < end
+        time.sleep(0.001)
+"""
+OVERRUN = (
+    WAITER
+    + STACK
+    + """
+import faulthandler, sonde
+library, how = ctypes.CDLL(sys.argv[1]), sys.argv[2]
+if how == "faulthandler":
+    faulthandler.enable()
+(call_elsewhere if how == "elsewhere" else lambda start: start())(sonde.start)
+wait_until(lambda: read_stack()[1] == 0)
+start_waiter()
+def dive():
+    library.sonde_test_recur(ctypes.c_long(0))
+if how == "child":
+    child = os.fork()
+    if child == 0:
+        wait_until(lambda: sonde.session() is not None)
+        dive()
+    sys.exit(os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) + 256)
+dive()
+"""
+)
+RESTORED = (
+    STACK
+    + """
+import sonde
+SS_DISABLE = 2
+own = ctypes.create_string_buffer(1 << 16)
+def take_own():
+    mine = Stack(ctypes.addressof(own), 0, len(own))
+    assert ctypes.CDLL(None).sigaltstack(ctypes.byref(mine), None) == 0
+assert read_stack()[1] == SS_DISABLE
+for call in (lambda function: function(), call_elsewhere):
+    call(sonde.start)
+    wait_until(lambda: read_stack()[1] == 0)
+    ours = read_stack()
+    call(sonde.stop)
+    wait_until(lambda: read_stack()[1] == SS_DISABLE)
+take_own()
+sonde.start()
+sonde.stop()
+print(read_stack() == (ctypes.addressof(own), 0) != ours)
+"""
+)
 HANDLED = """
 import os, signal, sonde
 caught = []
@@ -273,6 +349,24 @@ def test_a_call_of_what_is_no_function_is_seen_at_its_caller(run, root: Path) ->
     assert "_ctypes" in fatal[: fatal.index("jump")]
 
 
+@pytest.mark.usefixtures("unwinder")
+@pytest.mark.parametrize("how", ["here", "elsewhere", "faulthandler", "child"])
+def test_a_stack_that_has_run_over_leaves_the_last_stacks(
+    run, root: Path, tmp_path: Path, how: str
+) -> None:
+    """Linux calls no handler for which the stack has no room."""
+    done = run(OVERRUN, str(make_endless_recursion(tmp_path)), how, check=False)
+    assert done.returncode == (256 - signal.SIGSEGV if how == "child" else -signal.SIGSEGV)
+    wait_for_native_stacks(root)
+    fatal, others = read_threads()
+    assert fatal[0] == "libendless_recursion" and "dive" in fatal
+    assert how == "child" or any("wait" in places for places in others)
+
+
+def test_a_stack_for_handlers_is_there_only_while_it_records(run) -> None:
+    assert run(RESTORED, SONDE_FOLLOW="0").stdout == "True\n"
+
+
 def test_without_a_collector_a_line_says_that_native_stacks_lack(run, root: Path) -> None:
     done = run(PROGRAM, "SIGSEGV", "none", check=False, SONDE_COLLECTOR="0")
     assert done.returncode == -signal.SIGSEGV
@@ -327,6 +421,14 @@ def read_left(root: Path) -> CrashFile:
     """Return what a program has left that no collector was there for."""
     (left,) = root.glob("*/crash.stacks")
     return CrashFile(str(left))
+
+
+@pytest.mark.parametrize("turn", range(6))
+def test_a_new_thread_is_not_taken_for_the_one_that_made_it(run, root: Path, turn: int) -> None:
+    run(TAKEN + SOON, check=False)
+    depths = {one.how: one.depth for one in read_left(root).threads}
+    assert depths[FAULT] == 13  # dive eleven times, string_at and <module>
+    assert 0 < depths[WAITS] < 13
 
 
 def test_a_stack_ends_where_its_mapping_ends(run, root: Path) -> None:

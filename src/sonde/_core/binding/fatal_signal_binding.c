@@ -2,8 +2,11 @@
 #include "binding/binding.h"
 #include "kernel/code_range.h"
 #include "kernel/fatal_signal.h"
+#include "kernel/signal_stack.h"
+#include "kernel/thread.h"
 
 #include <string.h>
+#include <unistd.h>
 
 /* What the watch writes to. Once it is released, a handler that still runs in another thread may find
  * this unmapped; it would end the program a moment later anyway. */
@@ -12,6 +15,24 @@ static PyObject *kept_page, *kept_rows;
 __attribute__((constructor)) static void keep_interpreter(void)
 {
     sonde_keep_object((const void *)PyErr_SetInterrupt); /* as it is asked for below, and for the signal of snapshots */
+}
+
+/* In the main thread, now or at its next safe point: we may be in a thread of `sonde attach`. */
+static int adapt_stack(void *Py_UNUSED(arg))
+{
+    if (kept_page != NULL)
+        sonde_signal_stack_give();
+    else
+        sonde_signal_stack_take_back();
+    return 0;
+}
+
+static void adapt_stack_soon(void)
+{
+    if (sonde_find_tid() == getpid())
+        (void)adapt_stack(NULL);
+    else
+        (void)Py_AddPendingCall(adapt_stack, NULL); /* if there is no room, it stays as it is */
 }
 
 static PyObject *fatal_catch(PyObject *Py_UNUSED(module), PyObject *args)
@@ -33,6 +54,7 @@ static PyObject *fatal_catch(PyObject *Py_UNUSED(module), PyObject *args)
     int others = sonde_fatal_catch(&watch, (const void *)PyErr_SetInterrupt);
     Py_XSETREF(kept_rows, rows);
     Py_XSETREF(kept_page, Py_NewRef(map));
+    adapt_stack_soon();
     return PyLong_FromLong(others);
 }
 
@@ -41,6 +63,7 @@ static PyObject *fatal_release(PyObject *Py_UNUSED(module), PyObject *Py_UNUSED(
     sonde_fatal_release();
     Py_CLEAR(kept_rows);
     Py_CLEAR(kept_page);
+    adapt_stack_soon();
     Py_RETURN_NONE;
 }
 
