@@ -89,11 +89,6 @@ def make_allocating_chain(folder: Path) -> Path:
     return _build(folder, "allocating_chain")
 
 
-def make_endless_recursion(folder: Path) -> Path:
-    """A function that calls itself for ever."""
-    return _build(folder, "endless_recursion")
-
-
 def make_vfork_fault(folder: Path) -> Path:
     """A child by vfork() that ends by SIGBUS."""
     return _build(folder, "vfork_fault")

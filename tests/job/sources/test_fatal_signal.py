@@ -17,8 +17,7 @@ from sonde.collector.loop import Collector
 from sonde.session.crash_file import FAULT, NO_ROOM, WAITS, CrashFile
 from sonde.session.crash_file import FORBIDDEN as NOT_ALLOWED
 from sonde.session.native_stacks import NAME
-from support import native_tools
-from support.native_tools import make_endless_recursion
+from support.native_tools import make_endless_calls
 
 # A thread that waits for what never comes, and is known to.
 WAITER = """
@@ -136,20 +135,6 @@ for _ in range(count):
     reading.acquire()
 ctypes.string_at(8)
 """
-JUST_BEGUN = """
-import ctypes, threading, sonde
-assert sonde.start()
-threading.Thread(target=threading.Event().wait, daemon=True).start()
-ctypes.string_at(8)
-"""
-# faulthandler brings another stack for handlers; without one, there is nowhere to run one.
-OVERRUN = """
-import ctypes, faulthandler, sys
-import sonde
-faulthandler.enable()
-assert sonde.start()
-ctypes.CDLL(sys.argv[1]).fall(0)
-"""
 FORBIDDEN = """
 import ctypes
 PR_SET_DUMPABLE = 4
@@ -203,7 +188,7 @@ if how == "faulthandler":
 wait_until(lambda: read_stack()[1] == 0)
 start_waiter()
 def dive():
-    library.sonde_test_recur(ctypes.c_long(0))
+    library.fall(0)
 if how == "child":
     child = os.fork()
     if child == 0:
@@ -329,17 +314,6 @@ def test_native_stacks_of_all_threads_stand_between_those_of_python(
     assert not list(root.glob("*/crash.stacks"))
 
 
-def test_a_thread_that_has_just_begun_is_not_taken_for_the_one_that_began_it(
-    run, root: Path
-) -> None:
-    # Its state has the id of the other one until it runs, and the first sample often finds it like that.
-    for _ in range(10):
-        run(TAKEN + JUST_BEGUN, check=False)
-    files = [CrashFile(str(path)) for path in root.glob("*/crash.stacks")]
-    fatal = [one for file in files for one in file.threads if one.how == FAULT]
-    assert [(one.depth, one.ends) for one in fatal] == [(2, [2])] * 10
-
-
 @pytest.mark.usefixtures("unwinder")
 def test_a_call_of_what_is_no_function_is_seen_at_its_caller(run, root: Path) -> None:
     done = run(NATIVE, "jump", check=False)
@@ -355,11 +329,11 @@ def test_a_stack_that_has_run_over_leaves_the_last_stacks(
     run, root: Path, tmp_path: Path, how: str
 ) -> None:
     """Linux calls no handler for which the stack has no room."""
-    done = run(OVERRUN, str(make_endless_recursion(tmp_path)), how, check=False)
+    done = run(OVERRUN, str(make_endless_calls(tmp_path)), how, check=False)
     assert done.returncode == (256 - signal.SIGSEGV if how == "child" else -signal.SIGSEGV)
     wait_for_native_stacks(root)
     fatal, others = read_threads()
-    assert fatal[0] == "libendless_recursion" and "dive" in fatal
+    assert fatal[0] == "libendless_calls" and "dive" in fatal
     assert how == "child" or any("wait" in places for places in others)
 
 
@@ -442,8 +416,8 @@ def test_a_stack_ends_where_its_mapping_ends(run, root: Path) -> None:
 
 
 def test_a_stack_that_has_run_over_is_kept(run, root: Path, tmp_path: Path) -> None:
-    library = native_tools.make_endless_calls(tmp_path)
-    assert run(TAKEN + OVERRUN, str(library), check=False).returncode == -signal.SIGSEGV
+    done = run(TAKEN + OVERRUN, str(make_endless_calls(tmp_path)), "here", check=False)
+    assert done.returncode == -signal.SIGSEGV
     left = read_left(root)
     (one,) = (one for one in left.threads if one.tid == left.thread)
     assert len(one.stack) > 60_000
