@@ -87,9 +87,7 @@ def test_what_one_of_several_workers_does_alone_is_told_with_its_process() -> No
     facts = {place.call: place.facts for place in find(recording)}
     assert facts["json.loads"] == "in 3 processes"
     told = "only in process 200, not in 2 others that work alike"
-    assert [told] == [
-        one for one in facts["socket.SocketIO.readinto"].split(", ", 1) if "only" in one
-    ]
+    assert facts["socket.SocketIO.readinto"] == told
     workers[1].meta = SimpleNamespace(argv=["python", "/job/other.py"], cwd="/job")
     assert not any("only in" in place.facts for place in find(recording))
 
@@ -133,9 +131,31 @@ def test_waits_are_counted_and_short_ones_for_a_network_may_be_for_an_acknowledg
     assert "several at once" in other.instead
 
 
-def await_often(frames: list[tuple[str, str, int, int]], tasks: int, ended: int = 1) -> HotPlace:
+def wait_shortly(*kinds: str) -> HotPlace:
+    """The main thread waits at one line again and again, and each sample of that is a row."""
+    recording = FakeRecording()
+    for start_ms in range(0, 30_000, 20 * len(kinds)):
+        for number, kind in enumerate(kinds):
+            at_ms = start_ms + 20 * (number + 1)
+            samples = 3 if number == 1 else 1
+            recording.see([MAIN, RECV], at_ms, wall=20, cpu=0, wait=kind, samples=samples)
+    (place,) = find(recording)
+    return place
+
+
+def test_waits_that_few_samples_saw_are_not_counted() -> None:
+    assert wait_shortly("network").facts == ""
+
+
+def test_waiting_for_the_gil_after_a_wait_is_no_other_wait() -> None:
+    assert wait_shortly("network", "network", "gil").facts == "500 waits of 60.0 ms"
+
+
+def await_often(
+    frames: list[tuple[str, str, int, int]], tasks: int, ended: int = 1, until_ms: int = 30_000
+) -> HotPlace:
     """An event loop without work, while so many tasks wait at one place; frames root first. Half of
-    the waits are over after 20 ms, or none."""
+    the waits are over after 20 ms, or none. From `until_ms` on, there are no tasks."""
     recording = FakeRecording()
     see_often(recording, [MAIN], 100, 30_000, wall=1, cpu=1)
     for depth, (func, file, lineno, first) in enumerate(reversed(frames)):
@@ -144,6 +164,8 @@ def await_often(frames: list[tuple[str, str, int, int]], tasks: int, ended: int 
     for at_ms in range(1000, 30_000, 1000):
         recording.row("python.event_loop", at_ms, thread=100, wall_ns=10**9, idle_ns=9 * 10**8,
                       callbacks=10, held_ns=0, longest_ns=0)  # fmt: skip
+        if at_ms >= until_ms:
+            continue
         recording.row("python.task_wait", at_ms, wall_ns=10**9, stack=7,
                       waits_for="Future", looks=2, tasks=2 * tasks, soon=2, soon_ended=ended,
                       soon_ns=20_000_000 * ended, later=0, later_ended=0, later_ns=0)  # fmt: skip
@@ -166,6 +188,11 @@ def test_tasks_that_wait_one_after_the_other_are_told_to_wait_together() -> None
     assert (place.func, place.line, place.call) == ("fetch", 30, "asyncio.StreamReader.readline")
     assert place.facts == "one task at a time, 20.0 ms each" and "gather" in place.instead
     assert place.caller == "main (app.py:5)"
+
+
+def test_a_loop_without_requests_is_no_waiting_of_the_tasks_before() -> None:
+    place = await_often([MAIN, ("fetch", "/job/app.py", 30, 28), READ], 1, until_ms=6000)
+    assert place.time_s == 5.0
 
 
 def test_tasks_that_stand_in_line_for_a_lock_are_told_by_their_number() -> None:

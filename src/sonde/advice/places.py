@@ -27,6 +27,8 @@ SELECT SUM(idle_ns) AS idle_ns FROM (
     GROUP BY host, pid, thread HAVING SUM(callbacks) > 0 OR thread = pid)
 """
 # A thread that wakes and waits anew begins another row: the first row of each wait is one sample.
+# So is the rest of a wait that two samples saw, which only longer waits can be told from; and
+# whoever waits for the GIL right after a wait, at the same place, has not begun another one.
 # The stacks come as one text: to plan VALUES of a thousand rows takes longer than to answer.
 _FACTS = """
 WITH wanted AS MATERIALIZED (
@@ -34,19 +36,23 @@ WITH wanted AS MATERIALIZED (
   FROM (SELECT string_split(unnest(string_split('{wanted}', ';')), ' ') AS word)),
 seen AS (
   SELECT place, host, pid, thread, t_ns, wall_ns, wait, is_waiting,
-         LEAST({last}, (epoch_us(ts) - {start_us}) * {parts} // {length_us})::INT AS part,
-         CASE WHEN samples = 1 THEN 1 ELSE 0 END AS is_new
+         LEAST({last}, (epoch_us(ts) - {start_us}) * {parts} // {length_us})::INT AS part, samples
   FROM python.stack_sample JOIN wanted USING (stack)
   WHERE {inside} AND is_waiting = (idle OR COALESCE(call, '') = 'time.sleep')),
+begun AS (
+  SELECT *, samples = 1 AND NOT (COALESCE(wait, '') = 'gil'
+              AND COALESCE(LAG(t_ns) OVER one = t_ns - wall_ns, FALSE)) AS is_new
+  FROM seen WHERE is_waiting WINDOW one AS (PARTITION BY place, host, pid, thread ORDER BY t_ns)),
 numbered AS (
-  SELECT place, host, pid, thread, wall_ns,
-         SUM(is_new) OVER (PARTITION BY place, host, pid, thread ORDER BY t_ns) AS number
-  FROM seen WHERE is_waiting),
+  SELECT place, host, pid, thread, wall_ns, samples,
+         SUM(is_new::INT) OVER (PARTITION BY place, host, pid, thread ORDER BY t_ns) AS number
+  FROM begun),
 single AS (
-  SELECT place, SUM(wall_ns)::DOUBLE AS wall_ns FROM numbered
+  SELECT place, SUM(wall_ns)::DOUBLE AS wall_ns, SUM(samples) AS samples FROM numbered
   GROUP BY place, host, pid, thread, number),
 length AS (
-  SELECT place, COUNT(*) AS waits, QUANTILE_CONT(wall_ns, [0.2, 0.5, 0.8]) AS lengths_ns
+  SELECT place, COUNT(*) AS waits, QUANTILE_CONT(wall_ns, [0.2, 0.5, 0.8]) AS lengths_ns,
+         MEDIAN(samples) AS samples
   FROM single GROUP BY place),
 whole AS (
   SELECT place, [{sums}] AS parts_ns,
@@ -60,6 +66,7 @@ SELECT * FROM whole JOIN kind USING (place) LEFT JOIN length USING (place)
 """
 _MOST_STACKS = 200  # of a place, the heaviest, that are looked at
 _FEWEST_WAITS = 10
+_FEWEST_SAMPLES = 3  # of a usual wait, from which on waits can be counted
 _FEWEST_OTHERS = 2  # processes that work alike, from which on one that differs is told
 _GROWN, _GROWN_PCT = 2.0, 20.0  # times as much at the end, and so many points of the time more
 _PARTS = 6  # of the time, for what grows
@@ -123,6 +130,8 @@ def find_places(recording: HeldRecording, period: Period) -> list[HotPlace]:
     except Error:  # nothing was sampled
         return []
     awaits = read_awaits(recording, make_inside(window), profile.make_owner()) if loops_ns else []
+    if awaits:  # the rest of its time, a server's loop has nothing to do
+        loops_ns = min(loops_ns, int(sum(one.awaited_ns for one in awaits)))
     whole_ns = tree.root.total_ns + loops_ns
     awaited = list(_list_awaits(awaits, window, loops_ns, whole_ns, profile.folder))
     places = list_places(tree, loops_ns=loops_ns, awaited=awaited)
@@ -209,7 +218,8 @@ def _describe(
     if grown:
         facts.append(grown)
         instead = f"{_GROWS}; {instead}" if instead else _GROWS
-    if place.state == "waiting" and (row["waits"] or 0) >= _FEWEST_WAITS:
+    is_counted = (row["waits"] or 0) >= _FEWEST_WAITS and row["samples"] >= _FEWEST_SAMPLES
+    if place.state == "waiting" and is_counted:
         low_ns, usual_ns, high_ns = row["lengths_ns"]
         facts.append(f"{row['waits']:,} waits of {show_duration(usual_ns)}")
         is_ack = _ACK_NS[0] <= usual_ns <= _ACK_NS[1] and high_ns - low_ns <= 2 * _ACK_ERROR_NS
