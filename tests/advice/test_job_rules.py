@@ -587,6 +587,18 @@ def test_a_blocked_loop_is_told_with_its_callback_and_what_it_does() -> None:
     assert "handle computes" in found.title and found.severity == "warning"
 
 
+def test_hours_in_which_nobody_asks_a_server_do_not_outvote_those_in_which_it_was_blocked() -> None:
+    limits = Limits({name: limit.default for name, limit in loop_blocked.LIMITS.items()})
+    loop = {"pid": 7, "wall_ns": 1e10, "idle_ns": 1e9, "callbacks": 500, "own_ns": 8e9, "times": 9,
+            "samples": 800, "longest_ns": 9e8, "longest_kept_ns": 9e8, "kept_ns": 8e9,
+            "most": {"func": "price", "callback": None, "kind": "cpu", "file": "a.py", "lineno": 3},
+            }  # fmt: skip
+    resting = {**loop, "idle_ns": 9.99e9, "callbacks": 2, "own_ns": None}
+    rows = [SimpleNamespace(piece=at, **(loop if at < 3 else resting)) for at in range(60)]
+    assert [one.fired for one in loop_blocked.judge(rows, limits)] == [True] * 3
+    assert [one.fired for one in loop_blocked.judge(rows[3:], limits)] == [False] * 57
+
+
 def test_many_short_waits_without_await_block_a_loop_as_one_long_one_does() -> None:
     def held(t: float) -> list[dict]:  # each began at another time
         return [{**holds(20)(t)[0], "held_ns": (20 + n) * MS} for n in range(20)]
@@ -646,10 +658,11 @@ def test_the_loop_of_a_notebook_is_left_out_also_where_frames_are_not_known_yet(
              'Kernel.shell_main' AS callback, unnest([1, 2]) AS stack, 9 AS samples, NULL::VARCHAR AS wait,
              9e8 AS cpu_ns;
     CREATE TABLE python.event_loop AS
-      SELECT 'h' AS host, 5 AS pid, 5 AS thread, 1e9 AS wall_ns, 50 AS callbacks""")
+      SELECT 'h' AS host, 5 AS pid, 5 AS thread, 1e9 AS wall_ns, 0 AS idle_ns,
+             50 AS callbacks""")
     limits = {name: limit.default for name, limit in loop_blocked.LIMITS.items()}
     rows = connection.execute(loop_blocked.SQL.format(piece=0, inside="TRUE", **limits)).fetchall()
-    assert len(rows) == 1 and (rows[0][4] is not None) == bool(count)
+    assert len(rows) == 1 and (rows[0][5] is not None) == bool(count)
 
 
 # ---- ranks --------------------------------------------------------------------------------------

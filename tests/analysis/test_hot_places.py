@@ -19,7 +19,7 @@ LOADS = ("loads", f"{STANDARD}/json/__init__.py", 300, 290)
 
 def find(recording: FakeRecording, **options) -> list[HotPlace]:
     profile = Profile(recording, Selection(find_window(recording, None, None)))
-    return list_places(read_tree(profile), **options)
+    return list_places(read_tree(profile, hot_outside=True), **options)
 
 
 def test_places_are_own_lines_and_what_they_call_whoever_called_them() -> None:
@@ -45,6 +45,18 @@ def test_places_are_own_lines_and_what_they_call_whoever_called_them() -> None:
     assert start.what == "threading.Thread.start"
     assert replace(start, state="waiting").what == f"threading.Thread.start ({waiting})"
     assert len(find(recording, most=1)) == 1
+
+
+def test_what_a_server_does_itself_is_told_by_the_function_that_takes_the_time() -> None:
+    serve = ("run", "/opt/py/lib/python3.12/site-packages/uvicorn/server.py", 80, 70)
+    encode = ("encode", "/opt/py/lib/python3.12/site-packages/fastapi/encoders.py", 300, 290)
+    app = ("main", "/job/app.py", 5, 1)
+    recording = (
+        FakeRecording().see([serve, encode], 40, wall=40).see([serve, app, LOADS], 50, wall=10)
+    )
+    assert [(one.func, one.file.rpartition("/")[2], one.line, one.call) for one in find(recording)] == [
+        ("encode", "encoders.py", 300, ""), ("main", "app.py", 5, "json.loads"),
+    ]  # fmt: skip
 
 
 def test_the_time_in_which_event_loops_wait_is_told_and_counts() -> None:
@@ -81,6 +93,7 @@ def test_the_c_function_that_an_own_line_calls_is_named_and_that_of_a_library_is
         ("django.render", ""),
         ("import numpy", "importing"),
         ("multiprocessing.Process.start", "starting processes"),
+        ("os.wait", "waiting for a child process"),
         ("multiprocessing.Pool.map", "waiting for other threads or processes"),
         ("resize.go", ""),
         ("+ (str)", "copying a long text or list"),

@@ -126,7 +126,7 @@ def find_places(recording: HeldRecording, period: Period) -> list[HotPlace]:
     # What the loop of a notebook's kernel waits for is its user.
     loops_ns = 0 if _are_kernels(recording) else int(rows[0]["idle_ns"] or 0)
     try:
-        tree = read_tree(profile)
+        tree = read_tree(profile, hot_outside=True)
     except Error:  # nothing was sampled
         return []
     awaits = read_awaits(recording, make_inside(window), profile.make_owner()) if loops_ns else []

@@ -12,6 +12,7 @@ from sonde.analysis.rest import is_at_rest
 from sonde.session.stack_table import is_native_place
 
 SORTS = ("total", "working", "waiting")
+INSIDE = "\N{HORIZONTAL ELLIPSIS} "  # before what takes the time inside of a library's call
 _MAIN = 0.05  # a share of all time from which on a node is shown without being asked for
 _FEW, _MOST = 10, 30  # nodes that are shown then
 _HOT = 0.05  # a share of all time from which on it is told what a library does with it
@@ -133,7 +134,7 @@ class CodeTree:
             if sum(part.wall_ns for part in parts) < least:
                 continue
             for hot in leaders.find(parts):
-                step = Step(f"… {hot.func}", LIBRARY, hot.file, hot.line, 0)
+                step = Step(INSIDE + hot.func, LIBRARY, hot.file, hot.line, 0)
                 child = node.children[step.key] = CodeNode(step)
                 for part in (parts[at] for at in hot.inside):
                     child.add(part.thread, part.wall_ns, part.cpu_ns, is_idle=part.is_idle)
@@ -146,11 +147,12 @@ class CodeTree:
 
 def read_tree(
     profile: Profile, *, mine: Sequence[str] = (), all_frames: bool = False, idle: bool = False,
-    hot_calls: bool = False,
+    hot_calls: bool = False, hot_outside: bool = False,
 ) -> CodeTree:  # fmt: skip
     """Read the tree of a selection. What fits a pattern of `mine` counts as the user's own code;
     the patterns of the setting `code.mine` do as well. `idle` keeps threads without work;
-    `hot_calls` adds what takes the time inside of a library's call."""
+    `hot_calls` adds what takes the time inside of a library's call, `hot_outside` only where
+    nothing of the user's own has called it."""
     tree = CodeTree(profile)
     own = profile.make_owner(mine)
     tree.frames = frames = profile.read_frames()
@@ -159,7 +161,7 @@ def read_tree(
         steps = {stack: keep_all(one, own) for stack, one in frames.items()}
     else:
         steps = {stack: fold(one, own, by_package=not has_mine) for stack, one in frames.items()}
-    tree.callers = _find_callers(frames.values(), own) if hot_calls else set()
+    tree.callers = _find_callers(frames.values(), own) if hot_calls or hot_outside else set()
     rows = profile.recording.query(_STACKS.format(selected=profile.selected_sql))
     if rows.num_rows == 0:
         raise profile.explain_nothing()
@@ -178,7 +180,8 @@ def read_tree(
             tree.add_end(node, last.line, stack, wall_ns, is_idle=is_idle)
             node.add_own(last.line, _name_package(seen), wall_ns, wait, is_idle=is_idle)
             tree.root.add_own(last.line, "", wall_ns, wait, is_idle=is_idle)
-            if hot_calls and last.owner == LIBRARY and not last.name.startswith("import"):
+            is_told = hot_calls or (hot_outside and all(one.owner != MINE for one in path))
+            if is_told and last.owner == LIBRARY and not last.name.startswith("import"):
                 tail = cut_tail(seen, own) if has_mine else cut_package(seen)
                 time = LibraryTime(tail, last.line, whose, wall_ns, cpu_ns, is_idle, call)
                 tree.library_calls.setdefault(node, []).append(time)

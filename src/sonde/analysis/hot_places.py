@@ -6,7 +6,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 
 from sonde.analysis.code_names import MINE, shorten_file, show_call
-from sonde.analysis.code_tree import CodeNode, CodeTree
+from sonde.analysis.code_tree import INSIDE, CodeNode, CodeTree
 from sonde.analysis.spread_functions import SpreadFunction, find_spread_functions
 from sonde.analysis.work_kinds import find_instead, find_kind
 
@@ -62,8 +62,11 @@ class _Sums:
 
     def add(self, tree: CodeTree, func: str, path: _Path, node: CodeNode) -> None:
         call = "" if node.step.owner == MINE else node.step.name
-        ends = tree.ends.get(node, {})
-        for line, times in node.own_ns.items():
+        ends, own_ns = tree.ends.get(node, {}), node.own_ns
+        if call.startswith(INSIDE):
+            func, call = func or call.removeprefix(INSIDE), ""
+            own_ns = {node.step.line: [node.working_ns, node.waiting_ns]}
+        for line, times in own_ns.items():
             for state, time_ns in enumerate(times):
                 key = func, node.step.file, line, call, state
                 self.ns[key] = self.ns.get(key, 0) + time_ns

@@ -16,7 +16,7 @@ from typing import Any
 from sonde.advice.rules._code import PLACE, show_place
 from sonde.advice.verdict import Limit, Limits, Rows, Verdict, group
 
-NEEDS = ("python.loop_hold.held_ns", "python.event_loop.wall_ns")
+NEEDS = ("python.loop_hold.held_ns", "python.event_loop.idle_ns")
 LIMITS = {
     "long_s": Limit(0.05, "that one callback keeps the loop, from which it counts as blocked"),
     "wait_s": Limit(0.015, "that one callback waits without `await`, from which it counts so, too"),
@@ -65,14 +65,17 @@ blocked AS (
          ARG_MAX(struct_pack(file, lineno, func, callback, kind), own_ns) AS most
   FROM line GROUP BY 1, 2, 3, 4),
 loop AS (
-  SELECT {{piece}} AS piece, host, pid, thread, SUM(wall_ns) AS wall_ns, SUM(callbacks) AS callbacks
+  SELECT {{piece}} AS piece, host, pid, thread, SUM(wall_ns) AS wall_ns, SUM(idle_ns) AS idle_ns,
+         SUM(callbacks) AS callbacks
   FROM python.event_loop WHERE {{inside}} GROUP BY ALL)
-SELECT piece, pid, wall_ns::DOUBLE AS wall_ns, callbacks::BIGINT AS callbacks,
-       own_ns::DOUBLE AS own_ns, times::BIGINT AS times, samples::BIGINT AS samples,
+SELECT piece, pid, wall_ns::DOUBLE AS wall_ns, idle_ns::DOUBLE AS idle_ns,
+       callbacks::BIGINT AS callbacks, own_ns::DOUBLE AS own_ns,
+       times::BIGINT AS times, samples::BIGINT AS samples,
        longest_ns::DOUBLE AS longest_ns, longest_kept_ns::DOUBLE AS longest_kept_ns,
        kept_ns::DOUBLE AS kept_ns, most
 FROM loop LEFT JOIN blocked USING (piece, host, pid, thread)
 """
+_RESTING = 0.99  # a share of the time without callbacks: a server that nobody asks anything
 _QUEUED = 0.2  # a share of the blocked time without a processor from which on it is told
 _WAITS = {
     "sleep": "sleeps", "network": "waits for the network", "disk": "waits for a disk",
@@ -83,8 +86,11 @@ _WAITS = {
 
 
 def judge(rows: Rows, limits: Limits) -> Iterator[Verdict]:
-    for piece, loops in group(rows):
-        yield _judge_loop(piece, max(loops, key=lambda row: row.own_ns or 0), limits)
+    pieces = [(piece, max(of, key=lambda row: row.own_ns or 0)) for piece, of in group(rows)]
+    # What a server does for those who ask is not made better by the hours in which nobody does.
+    at_work = [one for one in pieces if (one[1].idle_ns or 0) < _RESTING * (one[1].wall_ns or 0)]
+    for piece, row in at_work or pieces:
+        yield _judge_loop(piece, row, limits)
 
 
 def _judge_loop(piece: int, row: Any, limits: Limits) -> Verdict:
