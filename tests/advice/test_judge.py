@@ -127,7 +127,8 @@ def test_evidence_is_the_median_or_what_its_name_says() -> None:
     ("name", "value", "text"),
     [("util_pct", 43.21, "util 43.2 %"), ("held_bytes", 3 * 2**30, "held 3 GiB"),
      ("max_temperature_c", 87, "max temperature 87 °C"), ("gpus", 8, "gpus 8"),
-     ("disk", "sda", "disk sda"), ("power_w", 612.4, "power 612 W"), ("gpus", None, "gpus unknown"),
+     ("disk", "sda", "disk sda"), ("what", "main waits", "main waits"),
+     ("power_w", 612.4, "power 612 W"), ("gpus", None, "gpus unknown"),
      ("in_use_bytes", 0, "in use 0 B"), ("step_ns", 12.3e6, "step 12.3 ms")],
 )  # fmt: skip
 def test_evidence_is_shown_with_its_unit(name: str, value: object, text: str) -> None:

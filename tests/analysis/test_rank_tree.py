@@ -44,13 +44,13 @@ def test_a_thousand_ranks_are_one_picture_with_the_outlier_first() -> None:
         "Job train-7: 1,024 ranks on 128 hosts",
         "",
         "Collectives",
-        "  group 0 (default_pg): 1,023 ranks (0-16, 18-1023) wait in all_reduce, no. 212, for 45.0s",
+        "  group 0 (default_pg): 1,023 ranks (0-16, 18-1023) wait in all_reduce, no. 212, for 45.0 s",
         "    rank 17 (node002, pid 1017) is behind: it has finished 211",
         "",
         "Where they are",
-        "  rank 17 (node002, pid 1017): load (data.py:88) in torch.DataLoader.__next__, idle for 45.0s: "
+        "  rank 17 (node002, pid 1017): load (data.py:88) in torch.DataLoader.__next__, idle for 45.0 s: "
         "waits for a lock",
-        "  1,023 ranks (0-16, 18-1023): step (trainer.py:212) in torch.all_reduce, idle for 45.0s: "
+        "  1,023 ranks (0-16, 18-1023): step (trainer.py:212) in torch.all_reduce, idle for 45.0 s: "
         "waits for a lock",
         "",
         "<module> (train.py:40)",
@@ -63,7 +63,7 @@ def test_a_thousand_ranks_are_one_picture_with_the_outlier_first() -> None:
         "   all_reduce (torch/distributed/distributed_c10d.py:2810)",
         "",
         "Other threads",
-        '  1,024 threads of 1,024 ranks (0-1023) "loader": run (data.py:9) in queue.Queue.get, idle for 45.0s: '
+        '  1,024 threads of 1,024 ranks (0-1023) "loader": run (data.py:9) in queue.Queue.get, idle for 45.0 s: '
         "waits for an item from a queue",
     ]
 
@@ -71,7 +71,7 @@ def test_a_thousand_ranks_are_one_picture_with_the_outlier_first() -> None:
 def test_a_rank_that_sleeps_again_and_again_is_at_one_line_not_idle_all_that_time() -> None:
     napping = {**make_thread(1000, WAITING), "has_run": True}  # its main thread
     lines = draw([make_row(0, 2, WAITING, threads=[napping]), make_row(1, 2, STUCK)])
-    assert "idle, at this line for 45.0s" in lines[3] and "idle for 45.0s" in lines[4], lines
+    assert "idle, at this line for 45.0 s" in lines[3] and "idle for 45.0 s" in lines[4], lines
 
 
 def test_the_workers_of_a_server_are_processes_like_the_one_that_started_them() -> None:

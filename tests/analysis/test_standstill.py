@@ -69,7 +69,7 @@ def stand(thread: int, wait: str | None, frames: list, stood_s: float = 20.0, **
 def test_what_stands_still_is_told(kind: str, threads: list, has_native: bool) -> None:
     found = find_standstill(threads, PID, 5, has_native=has_native)
     assert found is not None and found.kind == kind
-    assert found.stood_s == 20 and "20.0s" in found.summary and "/job/app.py" in found.sentence
+    assert found.stood_s == 20 and "20.0 s" in found.summary and "/job/app.py" in found.sentence
 
 
 @pytest.mark.parametrize(

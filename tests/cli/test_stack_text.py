@@ -35,7 +35,7 @@ def draw(*threads: ThreadStack, variables=None, coloured=False) -> list[str]:
 def test_equal_threads_are_one_and_the_time_is_that_of_the_youngest() -> None:
     assert draw(*(make(n, f"w{n}", lasted_s=n) for n in range(3, 9))) == [
         "",
-        '6 threads "w3", "w4", "w5", … "w8"  idle for 3.0s: waits for an item from a queue',
+        '6 threads "w3", "w4", "w5", … "w8"  idle for 3.00 s: waits for an item from a queue',
         "    Condition.wait (threading.py:355)",
         "    Queue.get (queue.py:171)",
         "    worker (app/pool.py:4)",
@@ -47,7 +47,7 @@ def test_what_stands_above_a_stack_keeps_to_the_width_and_says_a_name_once() -> 
     threads = [make(n, "AnyIO worker thread", GET[:1]) for n in (1, 2)]
     assert list(text.draw_threads(threads, {}))[1:3] == [
         '\x1b[1m2 threads\x1b[0m "AnyIO worker thread"  idle',
-        "  for 5.0s: waits for a condition",
+        "  for 5.00 s: waits for a condition",
     ]
 
 
@@ -122,8 +122,8 @@ def test_threads_that_differ_in_state_or_have_locals_are_told_apart() -> None:
     lines = draw(busy, make(2, "b"), make(3, None), variables={3: [{}, {}, {"x": "1"}, {}, {}]})
     assert [line for line in lines if line.startswith("Thread")] == [
         'Thread 1 "a"  running, holds the GIL',
-        'Thread 2 "b"  idle for 5.0s: waits for an item from a queue',
-        "Thread 3  idle for 5.0s: waits for an item from a queue",
+        'Thread 2 "b"  idle for 5.00 s: waits for an item from a queue',
+        "Thread 3  idle for 5.00 s: waits for an item from a queue",
     ]
     assert lines[-1] == "        x = 1"
 

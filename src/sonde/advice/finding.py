@@ -277,7 +277,9 @@ _SHOWN: Mapping[str, Callable[[float], str]] = {"bytes": show_bytes, "ns": show_
 
 
 def show_evidence(name: str, value: Number | str | None) -> str:
-    """Return evidence for people: `util_pct` 43.2 is `util 43 %`."""
+    """Return evidence for people: `util_pct` 43.2 is `util 43 %`; `what` is a sentence itself."""
+    if name == "what" and isinstance(value, str):
+        return value
     label, _, unit = name.rpartition("_")
     known = bool(label) and (unit in _UNITS or unit in _SHOWN)
     title = (label if known else name).replace("_", " ")

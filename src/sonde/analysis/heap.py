@@ -19,7 +19,7 @@ from sonde.analysis.window import Window
 from sonde.errors import Error
 from sonde.session.stack_table import WEIGHTS, is_native_place
 from sonde.store.recording import Recording
-from sonde.words import show_duration_short
+from sonde.words import show_duration
 
 TABLES = (
     "python.heap python.heap_history python.heap_sampling python.frame sonde.source "
@@ -131,7 +131,7 @@ class Heap:
         if not 0 <= age_ns < _YOUNG_NS:
             return ""
         return (
-            f"the heap has been recorded for {show_duration_short(age_ns)}: what was allocated "
+            f"the heap has been recorded for {show_duration(age_ns)}: what was allocated "
             "before is not known; ask again in a minute"
         )
 

@@ -201,6 +201,13 @@ WORK: tuple[WorkKind, ...] = (
         "independent, give one program all of the work, or use a library in its place",
     ),
     WorkKind(
+        "waiting for a child process",
+        ("os.wait", "os.waitpid", "os.waitid", "os.wait3", "os.wait4"),
+        "",
+        "see what the child does (`sonde tree` of its pid): it decides how long this takes; "
+        "start several at once if they are independent",
+    ),
+    WorkKind(
         "waiting for room in a queue",
         (
             "queue.Queue.put",

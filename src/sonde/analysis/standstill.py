@@ -14,7 +14,7 @@ from sonde.errors import Damaged
 from sonde.session import Session, stack_table
 from sonde.session.held_lock import THREAD, HeldLock
 from sonde.session.lock_waits import read_lock_waits
-from sonde.words import show_duration_short
+from sonde.words import show_duration
 
 # Why a process, or a part of it, stands still. Of the first four nothing but a signal can free it.
 GIL, CIRCLE, DEADLOCK, ALONE = "gil", "circle", "deadlock", "alone"
@@ -133,7 +133,7 @@ class Standstill(NamedTuple):
     @property
     def summary(self) -> str:
         """Return since when nothing moves, and why."""
-        since = show_duration_short(self.stood_s * 1e9)
+        since = show_duration(self.stood_s * 1e9)
         if self.kind == CIRCLE:
             return f"for {since}, {self.sentence}"
         return f"nothing has moved for {since}: {self.sentence}"

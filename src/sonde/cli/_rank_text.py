@@ -23,7 +23,7 @@ from sonde.analysis.rank_tree import (
 )
 from sonde.analysis.wait_words import describe_wait
 from sonde.cli._stack_text import MANY_CALLERS, Painter, name_packages
-from sonde.words import clean, count_things, show_duration_short, show_ranges
+from sonde.words import clean, count_things, show_duration, show_ranges
 
 Row = dict[str, Any]
 _MOST = 20  # places, and branches of the tree
@@ -104,7 +104,7 @@ class RankText:
             return
         waiting = self._name([RankThread(row, {}) for row in lag.waiting])
         verb = "waits" if len(lag.waiting) == 1 else "wait"
-        lasted = show_duration_short(lag.lasted_ns)
+        lasted = show_duration(lag.lasted_ns)
         yield f"  group {clean(lag.group)}: {waiting} {verb} in {clean(lag.op)}, " \
               f"no. {lag.pending:,}, for {lasted}"  # fmt: skip
         by_count: dict[int, list[RankThread]] = {}
@@ -155,7 +155,7 @@ class RankText:
         if lasted >= _SHORT_NS:
             # As in StackText; an older agent does not say whether a thread has run meanwhile.
             at = ", at this line" if idle and any(one.get("has_run") for one in threads) else ""
-            words += f"{at} for {show_duration_short(lasted)}"
+            words += f"{at} for {show_duration(lasted)}"
         kinds = {thread["wait"] for thread in threads}
         frames = [(func, file) for func, file, _line in place.frames]
         wait = describe_wait(frames, kinds.pop() if len(kinds) == 1 else None)

@@ -20,7 +20,7 @@ from sonde.analysis.wait_words import describe_lock, describe_wait
 from sonde.attach.native_names import shorten_name
 from sonde.attach.native_text import pick_frames
 from sonde.session.stack_table import StackFrame, ThreadStack
-from sonde.words import clean, show_duration_short
+from sonde.words import clean, show_duration
 
 _SHORT_NS = 10**9  # a wait that is shorter is no news
 _MOST_NAMES = 4
@@ -131,7 +131,7 @@ class StackText:
         if lasted and min(lasted) >= _SHORT_NS:
             # A loop that sleeps a little, again and again, is always seen asleep, at one line.
             at = ", at this line" if one.idle and any(each.has_run for each in group) else ""
-            words += f"{at} for {show_duration_short(min(lasted))}"
+            words += f"{at} for {show_duration(min(lasted))}"
         python = [(frame.func, frame.file) for frame in one.frames if not frame.is_native]
         wait = describe_wait(python, one.wait) if one.idle else ""
         if one.lock:

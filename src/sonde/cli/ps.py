@@ -80,7 +80,7 @@ def run(args: argparse.Namespace) -> int:
     elif found or args.output:
         for row in found:  # what cannot wait comes first
             if row["stands"]:
-                print(clean(f"process {row['pid']}: {row['stands']}"))
+                print(fill(clean(f"process {row['pid']}: {row['stands']}"), sys.stdout))
         names = _choose_names(found, args.long)
         found = _put_jobs_together(_calm_workers(found))
         shown = [{**row, **_show(row)} for row in found]
@@ -89,7 +89,7 @@ def run(args: argparse.Namespace) -> int:
         shown = shown if args.long else _fold_workers(shown)
         _table.write_text(args.output, lambda file: _draw(names, shown, file))
         for line in _say_why(found):
-            print(clean(line))
+            print(fill(clean(line), sys.stdout))
     else:
         print(_describe_none(root, all_found))
     for line in broken:  # what is wrong comes last, where it is seen

@@ -17,7 +17,7 @@ from sonde.session import Session, files, stack_table
 from sonde.session.heap_look import SETTING, HeapLook, read_look
 from sonde.session.steering import change_look
 from sonde.tables.system import Process
-from sonde.words import show_bytes, show_duration_short
+from sonde.words import show_bytes, show_duration
 
 LOOK_S = (60.0, 600.0)  # a look lasts as long as the growth was watched, within these
 STILL = 4  # it ends early if nothing has grown for one part in so many of it
@@ -127,7 +127,7 @@ class HeapWatch:
         look_s = min(max(grown.seconds, LOOK_S[0]), LOOK_S[1])
         why = (
             f"because the memory grew by {show_bytes(grown.bytes)} in "
-            f"{show_duration_short(grown.seconds * 1e9)}"
+            f"{show_duration(grown.seconds * 1e9)}"
         )
         wanted = HeapLook(is_on=True, count=self._look.count + 1, begin_ns=t_ns,
                           until_ns=t_ns + round(look_s * 1e9), why=why)  # fmt: skip

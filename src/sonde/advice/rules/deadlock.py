@@ -14,7 +14,7 @@ from typing import Any
 from sonde.advice.rules import _standing
 from sonde.advice.verdict import Limit, Limits, Rows, Verdict
 from sonde.analysis.standstill import CIRCLE, DEADLOCK, LOCKS, Standstill, find_standstill
-from sonde.words import show_duration_short
+from sonde.words import show_duration
 
 FIRST = DANGER = True
 NEEDS = ("python.stack_sample.wait", "sonde.session.state")
@@ -79,7 +79,7 @@ def _advise(found: Standstill, threads: int) -> str:
 
 
 def _name(found: Standstill, threads: int) -> str:
-    since = show_duration_short(1e9 * found.stood_s)
+    since = show_duration(1e9 * found.stood_s)
     if found.kind == CIRCLE and found.concerned == 1:
         return f"A thread has waited for {since} for a lock that it holds itself"
     if found.kind == CIRCLE:

@@ -16,7 +16,7 @@ from typing import Any
 from sonde.advice.rules._code import PLACE, show_place
 from sonde.advice.verdict import Limit, Limits, Rows, Verdict, group
 from sonde.analysis.wait_words import describe_wait
-from sonde.words import show_duration_short
+from sonde.words import show_duration
 
 FIRST = DANGER = True
 COMPARES = True
@@ -110,7 +110,7 @@ def judge(rows: Rows, _limits: Limits) -> Iterator[Verdict]:
 
 def _name_late(late: list[Any]) -> str:
     ranks, first = ", ".join(str(row.rank) for row in late[:8]), late[0]
-    since = show_duration_short(1e9 * first.waited_s)
+    since = show_duration(1e9 * first.waited_s)
     if len(late) > 1:
         return f"Ranks {ranks} have not called {first.op}, in which others have waited for {since}"
     return f"Rank {ranks} has not called {first.op}, in which others have waited for {since}"

@@ -22,7 +22,7 @@ from sonde.analysis.standstill import (
     find_standstill,
 )
 from sonde.analysis.wait_words import describe_kernel_wait
-from sonde.words import show_duration_short
+from sonde.words import show_duration
 
 FIRST = DANGER = True
 UNLESS = ("desync", "deadlock")
@@ -150,7 +150,7 @@ def _describe(
     if row.silent_s is not None:
         evidence |= {"without_step_ns": 1e9 * row.silent_s, "usual_step_ns": 1e9 * row.usual_s,
                      "last_step": row.step}  # fmt: skip
-    since = show_duration_short(1e9 * stand.stood_s)
+    since = show_duration(1e9 * stand.stood_s)
     title = f"Nothing has moved for {since}: the program waits for {first.words}"
     if stand.kind == GIL:
         title = f"Nothing can run for {since}: a native call waits, and holds the GIL meanwhile"
