@@ -38,6 +38,7 @@ CALL = ("Module._call_impl", f"{TORCH}/nn/modules/module.py", 1700, 1690)
 ITEM = ("Sounds.__getitem__", "/job/app.py", 30, 28)
 MASK = ("make_mask", "/job/app.py", 40, 38)
 MODEL = ("Net.forward", "/job/app.py", 50, 48)
+TRAIN = ("Trainer.train", f"{TORCH}/trainer.py", 900, 800)
 RELU = ("relu", f"{TORCH}/nn/functional.py", 1400, 1390)
 
 
@@ -48,6 +49,7 @@ RELU = ("relu", f"{TORCH}/nn/functional.py", 1400, 1390)
         ([MAIN, CALL, MODEL, MASK], "in each forward pass"),
         ([MAIN, CALL, MODEL, RELU], "many small operations"),  # a model's own work
         ([MAIN, ITEM, PARSE], "keep the result"),
+        ([MAIN, TRAIN, CALL, RELU], "many small operations"),  # it makes all the passes
     ],
 )
 def test_work_that_is_done_again_for_each_item_or_forward_pass_is_told_so(path, words) -> None:

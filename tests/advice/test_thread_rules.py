@@ -135,6 +135,10 @@ def test_what_nearly_all_of_the_loading_is_comes_before_more_workers() -> None:
         [Loading(**LOADING | {"workers": 0, "doing": {**doing, "s": 0.9}})], limits
     )
     assert "mostly" not in found.title and found.todo.startswith("give the DataLoader")
+    asleep = {"called": "time.sleep", "in_file": None, "func": "Data.decode", "s": 1.8}
+    change = {"workers": 0, "doing": asleep, "cpu_s": 0.1, "idle_s": 1.8}
+    (found,) = input_bound.judge([Loading(**LOADING | change)], limits)
+    assert found.todo.startswith("a sleep is time in which nothing happens")
 
 
 # ---- pools of processes ------------------------------------------------------------------------------

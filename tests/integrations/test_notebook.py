@@ -66,6 +66,7 @@ def test_the_magics_profile_a_cell_and_ask_a_recording(run) -> None:
         "assert 'slow' in told[0] and '<' not in told[0].splitlines()[0]\n"
         "rows = shell.magics['line', 'sonde'](f'query {sonde.session().pid} SELECT 41 + 1 AS n')\n"
         "print(int(rows['n'][0].as_py() if hasattr(rows['n'][0], 'as_py') else rows['n'][0]))\n"
+        "assert len(shell.magics['line', 'sonde']('query SELECT 41 + 1 AS n')) == 1\n"
         "assert sonde.open(sonde.session()).sessions[0].pid == sonde.session().pid\n"
         "try: shell.magics['line', 'sonde']('nothing')\n"
         "except sonde.Error as error: print('%sonde query' in str(error))\n"

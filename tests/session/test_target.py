@@ -14,7 +14,7 @@ from conftest import wait_for
 from sonde.cli import ps
 from sonde.errors import NoSession
 from sonde.session import list_sessions
-from sonde.session.target import find_sessions, find_workers
+from sonde.session.target import find_nearest_name, find_sessions, find_workers
 
 
 @pytest.fixture
@@ -114,3 +114,10 @@ def test_a_program_that_a_rank_starts_may_be_the_one_that_trains() -> None:
         for name, pid in (("wrapper", 2), ("train", 3))
     )  # fmt: skip
     assert find_workers([wrapper, train]) == set()
+
+
+def test_a_name_that_begins_so_is_nearer_than_one_that_looks_alike() -> None:
+    assert find_nearest_name("torch", ["orc", "torch.distributed.run"]) == (
+        "did you mean torch.distributed.run? "
+    )
+    assert find_nearest_name("trian.py", ["train.py"]) == "did you mean train.py? "

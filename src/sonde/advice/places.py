@@ -13,7 +13,7 @@ from sonde.analysis.awaits import Await, make_inside, read_awaits
 from sonde.analysis.code_names import shorten_file
 from sonde.analysis.code_tree import CodeTree, read_tree
 from sonde.analysis.hot_places import HotPlace, list_places
-from sonde.analysis.profile import Profile, Selection
+from sonde.analysis.profile import Profile, ProfileFrame, Selection
 from sonde.analysis.window import Window
 from sonde.analysis.work_kinds import find_instead, find_kind
 from sonde.errors import Error
@@ -66,7 +66,7 @@ SELECT * FROM whole JOIN kind USING (place) LEFT JOIN length USING (place)
 """
 _MOST_STACKS = 200  # of a place, the heaviest, that are looked at
 _FEWEST_WAITS = 10
-_FEWEST_SAMPLES = 3  # of a usual wait, from which on waits can be counted
+_FEWEST_SAMPLES = 4  # of a usual wait, from which on waits can be counted
 _FEWEST_OTHERS = 2  # processes that work alike, from which on one that differs is told
 _GROWN, _GROWN_PCT = 2.0, 20.0  # times as much at the end, and so many points of the time more
 _PARTS = 6  # of the time, for what grows
@@ -252,16 +252,24 @@ def _tell_repeated(place: HotPlace, tree: CodeTree) -> HotPlace:
     """Add what people do about work that is done for each item of a dataset, or in each forward
     pass of a model by something else than operators."""
     stacks = [
-        frames for frames in tree.frames.values()
-        if any(one.file == place.file and one.func.rpartition("<locals>.")[2] == place.func
-               for one in frames)
+        frames[:at] for frames in tree.frames.values()
+        if (at := _find_frame(frames, place)) is not None
     ]  # fmt: skip
     for ending, words in ((_FETCH, _EACH_ITEM), (_FORWARD, _EACH_PASS)):
-        within = sum(any(one.file.endswith(ending) for one in frames) for frames in stacks)
+        within = sum(any(one.file.endswith(ending) for one in callers) for callers in stacks)
         is_model = ending == _FORWARD and "torch" in place.call + place.facts
         if 2 * within > len(stacks) and not is_model:
             return replace(place, instead=f"{words}; {place.instead}" if place.instead else words)
     return place
+
+
+def _find_frame(frames: Sequence[ProfileFrame], place: HotPlace) -> int | None:
+    """Return where the innermost call of the function of a place is in a stack, root first."""
+    found = [
+        at for at, one in enumerate(frames)
+        if one.file == place.file and one.func.rpartition("<locals>.")[2] == place.func
+    ]  # fmt: skip
+    return found[-1] if found else None
 
 
 # ---- tasks ---------------------------------------------------------------------------------------

@@ -184,7 +184,8 @@ class _Shown:
         }  # fmt: skip
 
     def as_text(self, *, all_frames: bool) -> Iterator[str]:
-        state = "" if self.is_alive else f"; it {self.ending}. This is where it was"
+        was = "This is where it was" if self.threads else "No stack is left of its last moment"
+        state = "" if self.is_alive else f"; it {self.ending}. {was}"
         rank = "" if self.rank is None else f" (rank {self.rank})"
         text = StackText(
             _make_painter(), self.folder, self.start_ns, _find_width(), all_frames=all_frames

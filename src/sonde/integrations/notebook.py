@@ -29,6 +29,9 @@ def load_ipython_extension(ipython: Any) -> None:
     ipython.register_magic_function(magics.profile_cell, "cell", "sonde")
 
 
+_SQL = ("SELECT", "FROM", "WITH", "SHOW", "DESCRIBE", "EXPLAIN", "SUMMARIZE")  # it begins so
+
+
 class _Magics:
     def __init__(self, ipython: Any) -> None:
         self._ipython = ipython
@@ -39,6 +42,8 @@ class _Magics:
         commands with their text. Without a TARGET, the kernel itself is asked."""
         word, _, rest = line.strip().partition(" ")
         target, _, sql = rest.strip().partition(" ")
+        if target.upper() in _SQL:
+            target, sql = str(os.getpid()), rest
         if word == "advise":
             return sonde.advise(target or os.getpid())
         if word == "modules":

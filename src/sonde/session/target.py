@@ -188,7 +188,8 @@ def find_nearest_name(part: str, known: Iterable[str]) -> str:
     """Return a question that names the nearest of the known names; empty if none is near."""
     from difflib import get_close_matches  # only when something is wrong: 4 ms
 
-    near = get_close_matches(part, sorted(known), 1)
+    names = sorted(known)
+    near = [name for name in names if name.startswith(part)] or get_close_matches(part, names, 1)
     return f"did you mean {near[0]}? " if near else ""
 
 

@@ -187,7 +187,8 @@ def _add_doing(row: Any, cause: Cause, limits: Limits) -> Cause:
     call = (
         name_call(one["called"], one["in_file"]) if one["in_file"] else name_c_call(one["called"])
     )
-    kind, instead = find_kind(call), find_instead(call, None, is_waiting=False)
+    is_waiting = row.idle_s > row.cpu_s
+    kind, instead = find_kind(call), find_instead(call, None, is_waiting=is_waiting)
     what = f"{show_call(call)} ({kind})" if kind else show_call(call)
     return cause._replace(
         title=f"{cause.title}, mostly by {what} in {one['func'].rpartition('.')[2]}",
