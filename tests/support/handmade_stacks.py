@@ -59,6 +59,8 @@ OTHERS = {
         "python.collective",
         "python.operator",
         "python.event_loop",
+        "python.loop_hold",
+        "python.request",
         "python.task_wait",
     )
 }

@@ -37,6 +37,7 @@ _SORTS = {
 }
 _SLOWEST = 5
 _MOST_LOOPS = 5  # the busiest
+_MOST_STACKS, _MOST_PLACES = 500, 2  # that are looked at, and told
 _LAST = "SELECT MAX(epoch_us(ts) + dur_ns // 1000 + 1) AS us FROM python.request"
 _INSIDE = "epoch_ns(ts) BETWEEN {since} AND {until}"
 _ROUTES = """
@@ -66,21 +67,29 @@ WITH loop AS (
   FROM python.event_loop
   WHERE epoch_ns(ts) > {first_ns} AND epoch_ns(ts) - wall_ns < {last_ns} GROUP BY ALL),
 hold AS (
-  SELECT host, pid, thread, t_ns + dur_ns - held_ns AS since_ns, SUM(dur_ns) AS dur_ns,
-         ARG_MAX({stack}, dur_ns) AS stack
+  SELECT host, pid, thread, t_ns + dur_ns - held_ns AS since_ns, SUM(dur_ns) AS dur_ns
   FROM python.loop_hold WHERE {inside} GROUP BY ALL HAVING SUM(dur_ns) >= {long}),
+-- A callback may do several things in turn: the time of each sample is that of its own stack.
+seen AS (
+  SELECT s.host, s.pid, s.thread, s.t_ns - h.since_ns <= h.dur_ns AS is_inside, {stack} AS stack,
+         s.wall_ns
+  FROM python.stack_sample AS s ASOF JOIN hold AS h
+    ON s.host = h.host AND s.pid = h.pid AND s.thread = h.thread AND s.t_ns > h.since_ns),
 place AS (
-  SELECT host, pid, thread, stack, COUNT(*) AS times, SUM(dur_ns) AS held_ns,
-         MAX(dur_ns) AS longest_ns FROM hold GROUP BY ALL),
+  SELECT host, pid, thread, stack, SUM(wall_ns)::BIGINT AS held_ns
+  FROM seen WHERE is_inside GROUP BY ALL),
+places AS (
+  SELECT host, pid, thread, LIST(stack ORDER BY held_ns DESC)[:{places}] AS stacks,
+         LIST(held_ns ORDER BY held_ns DESC)[:{places}] AS sums
+  FROM place GROUP BY ALL),
 held AS (
-  SELECT host, pid, thread, SUM(times)::BIGINT AS times, SUM(held_ns) AS held_ns,
-         MAX(longest_ns) AS longest_ns, LIST(stack ORDER BY held_ns DESC)[:{places}] AS stacks,
-         LIST(held_ns::BIGINT ORDER BY held_ns DESC)[:{places}] AS sums
-  FROM place GROUP BY ALL)
+  SELECT host, pid, thread, COUNT(*) AS times, SUM(dur_ns) AS held_ns, MAX(dur_ns) AS longest_ns
+  FROM hold GROUP BY ALL)
 SELECT pid, 100 * (1 - idle_ns / wall_ns) AS busy_pct, times, 100 * held_ns / wall_ns AS held_pct,
        longest_ns::BIGINT AS longest_ns, stacks, sums
 FROM loop SEMI JOIN (FROM python.request WHERE {inside}) USING (host, pid)
-LEFT JOIN held USING (host, pid, thread) WHERE wall_ns > 0 ORDER BY busy_pct DESC"""
+LEFT JOIN held USING (host, pid, thread) LEFT JOIN places USING (host, pid, thread)
+WHERE wall_ns > 0 ORDER BY busy_pct DESC"""
 _KINDS = {
     "method": "string", "route": "string", "requests": "int64", "total_ms": "float64",
     "median_ms": "float64", "p95_ms": "float64", "slowest_ms": "float64", "failed": "int64",
@@ -105,7 +114,7 @@ def run(args: argparse.Namespace) -> int:
         words = {
             "inside": _INSIDE.format(since=window.since_ns, until=window.until_ns),
             "sort": _SORTS[args.sort], "most": _SLOWEST, "long": _LONG_NS, "stack": HOLDER,
-            "places": 2,
+            "places": _MOST_STACKS,
         }  # fmt: skip
         routes = recording.query(_ROUTES.format(**words)).to_pylist()
         if not routes:
@@ -186,9 +195,10 @@ def _describe_loop(loop: dict[str, Any]) -> str:
     if not loop["times"]:
         return f"{text}, and no callback kept it for long"
     sums: dict[str, int] = {}  # different stacks may have the same lines of the user's own
-    for held_ns, where in zip(loop["sums"], loop["where"], strict=True):
+    for held_ns, where in zip(loop["sums"] or (), loop["where"], strict=True):
         sums[where] = sums.get(where, 0) + held_ns
-    places = "; ".join(f"{show_duration(held_ns)} {where}" for where, held_ns in sums.items())
+    ranked = sorted(sums.items(), key=lambda item: -item[1])[:_MOST_PLACES]
+    places = "; ".join(f"{show_duration(held_ns)} {where}" for where, held_ns in ranked)
     return clean(
         f"{text}; {loop['times']} callback{'s' * (loop['times'] != 1)} kept it for "
         f"{_LONG_NS // 10**6} ms or more, {loop['held_pct']:.0f} % of the time and "
