@@ -211,6 +211,12 @@ def shorten_file(file: str, folder: str | None = None) -> str:
 _FLAGS = ("-u", "-B", "-E", "-I", "-O", "-OO", "-P", "-s", "-S", "-v")  # of Python, without a value
 
 
+def shorten_func(func: str) -> str:
+    """Return a function inside of a function as people call it: `handle.<genexpr>` for
+    `handle.<locals>.<genexpr>`."""
+    return func.replace(".<locals>", "")
+
+
 def shorten_command(command: str) -> str:
     """Return a command without its interpreter and without the folder of its program: that is the
     same for many, and stands where the difference would be."""

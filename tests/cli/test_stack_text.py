@@ -51,6 +51,18 @@ def test_what_stands_above_a_stack_keeps_to_the_width_and_says_a_name_once() -> 
     ]
 
 
+def test_of_a_stack_of_libraries_alone_the_innermost_frames_are_shown() -> None:
+    site = "/v/lib/python3.12/site-packages"
+    stack = [
+        StackFrame(f"make.<locals>.step_{n}", f"{site}/fastapi/app.py", n, 0) for n in range(30)
+    ]
+    text = StackText(Painter(coloured=False), "/job", 0, all_frames=False)
+    lines = list(text.draw_threads([make(1, None, stack)], {}))
+    assert lines[2] == "    make.step_0 (fastapi/app.py:0)" and len(lines) == 2 + 8 + 1
+    assert lines[-1] == "    called by 22 frames of fastapi (--all-frames)"
+    assert len(draw(make(1, None, stack))) == 2 + 30
+
+
 def test_how_a_server_calls_its_application_is_one_line_unless_it_is_asked_for() -> None:
     site = "/v/lib/python3.12/site-packages"
     server = [
@@ -67,7 +79,7 @@ def test_how_a_server_calls_its_application_is_one_line_unless_it_is_asked_for()
         "    called by 6 frames of starlette, fastapi, uvicorn, click (--all-frames)",
     ]
     assert len(draw(make(1, "MainThread", stack))) == 2 + len(stack)
-    # A few callers, and stacks without code of the user's own, are told in full.
+    # A few callers, and short stacks without code of the user's own, are told in full.
     for whole in (stack[:6], server):
         assert len(list(text.draw_threads([make(1, "a", whole)], {}))) == 2 + len(whole)
 

@@ -50,6 +50,12 @@ def test_a_path_is_cut_at_its_beginning_and_a_name_to_be_typed_not_at_all(monkey
     assert row[1] in screen.getvalue() and max(map(len, screen.getvalue().splitlines())) <= 40
 
 
+def test_the_line_of_a_place_is_never_cut(monkeypatch) -> None:
+    row = ("_SelectorSocketTransport.write", "asyncio/selector_events.py:1065")
+    _head, line = draw(monkeypatch, 50, ["function", "where"], row)
+    assert line.endswith("selector_events.py:1065") and "…" in line and len(line) <= 50
+
+
 def test_a_sentence_in_the_last_column_goes_on_in_the_next_line(monkeypatch) -> None:
     monkeypatch.setenv("COLUMNS", "30")
     rows = [("stack.every", "time between two samples"), ("x", "short")]

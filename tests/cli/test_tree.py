@@ -12,7 +12,7 @@ from sonde.analysis.profile import Profile, Selection
 from sonde.analysis.window import find_window
 from sonde.cli import main
 from sonde.cli import tree as tree_command
-from sonde.cli._tree_text import draw_nodes
+from sonde.cli._tree_text import _cut_name, draw_nodes
 from support.handmade_stacks import FakeRecording
 
 PROGRAM = """
@@ -145,3 +145,10 @@ def test_the_first_lines_say_what_was_waited_for_and_who_had_the_processors() ->
     assert ", 2 threads: 10.0 ms working (4.00 ms of CPU), 50.0 ms waiting (" in first
     assert first.endswith("(30.0 ms for the end of a sleep, 20.0 ms for the GIL)")
     assert second.startswith("(for 6.00 ms of the work it was ready to run, but others had")
+
+
+def test_a_name_without_room_keeps_its_last_part() -> None:
+    name = "\u2502 \u2514 contextlib._GeneratorContextManager.__exit__"
+    assert _cut_name(name, 32) == "\u2502 \u2514 contextlib._Genera\u2026.__exit__"
+    assert _cut_name(f"{name} \u00d73", 32).endswith("\u2026.__exit__ \u00d73")
+    assert _cut_name("(this line itself) (waiting: the GIL)", 20) == "(this line itself) \u2026"

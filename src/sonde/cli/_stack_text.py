@@ -20,11 +20,12 @@ from sonde.analysis.wait_words import describe_lock, describe_wait
 from sonde.attach.native_names import shorten_name
 from sonde.attach.native_text import pick_frames
 from sonde.session.stack_table import StackFrame, ThreadStack
-from sonde.words import clean, show_duration
+from sonde.words import clean, shorten_func, show_duration
 
 _SHORT_NS = 10**9  # a wait that is shorter is no news
 _MOST_NAMES = 4
 MANY_CALLERS = 5  # frames of libraries, the outermost ones, that are told in one line
+_MOST_OF_LIBRARIES = 8  # frames, the innermost ones, that are shown of a stack of nothing else
 _LEAST = 12  # columns of a source line that still tell something
 _STARTS = ("Thread._bootstrap", "Thread._bootstrap_inner", "Thread.run", "_bootstrap",
            "_bootstrap_inner", "run")  # fmt: skip
@@ -148,9 +149,10 @@ class StackText:
     def _draw_frame(self, func: str, file: str, line: int) -> str:
         if not file:
             return clean(f"    {func}")
+        func = shorten_func(func)
         place = clean(f"{shorten_file(file, self._folder)}:{line}")
         if len(f"    {clean(func)} ({place})") > self._width:
-            func = func.rpartition("<locals>.")[2]
+            func = func.rpartition(".")[2]
         if find_owner(file) != MINE:
             return f"    {clean(func)} " + self._paint(2, f"({place})")
         source = clean(read_source(file, line, self._before_ns)) if self._before_ns else ""
@@ -188,13 +190,14 @@ def _skip_launch(frames: Sequence[StackFrame]) -> Sequence[StackFrame]:
 
 
 def _count_callers(frames: Sequence[StackFrame]) -> int:
-    """Return how many frames of libraries lead to the user's own code, if they are many: which way
-    a server calls its application is not what somebody asks."""
+    """Return how many frames of libraries lead to the user's own code, or in a stack without any to
+    its innermost ones, if they are many: which way a server calls its application is not what
+    somebody asks."""
     own = [
         at for at, frame in enumerate(frames)
         if not frame.is_native and find_owner(frame.file) == MINE
     ]  # fmt: skip
-    count = len(frames) - 1 - own[-1] if own else 0
+    count = len(frames) - (own[-1] + 1 if own else _MOST_OF_LIBRARIES)
     return count if count >= MANY_CALLERS else 0
 
 

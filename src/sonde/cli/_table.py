@@ -7,6 +7,7 @@ import decimal
 import io
 import json
 import math
+import re
 import shutil
 import sys
 import textwrap
@@ -24,6 +25,7 @@ if TYPE_CHECKING:
 Rows = Sequence[tuple[object, ...]]
 
 _TEXTS = ("csv", "json")
+_PATH = re.compile(r"/|\S+/\S*:\d+$")
 _MOST_ROWS = 1000  # on a terminal; a pipe or a file gets them all
 _NARROWEST = 10
 _MOST_NAMES = 4  # of columns that found no room
@@ -384,8 +386,8 @@ def fit(widths: list[int], room: int, whole: Sequence[bool] = ()) -> list[int]:
 def _pad(text: str, width: int, right: bool) -> str:
     if len(text) > width:
         keep = max(0, width - 1)
-        # The end of a path says most.
-        text = "…" + text[len(text) - keep :] if text.startswith("/") else text[:keep] + "…"
+        # The end of a path, or of a place, says most.
+        text = "…" + text[len(text) - keep :] if _PATH.match(text) else text[:keep] + "…"
     return text.rjust(width) if right else text.ljust(width)
 
 

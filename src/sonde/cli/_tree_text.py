@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import re
 import shutil
 from collections.abc import Callable, Iterator, Sequence
 from typing import IO
@@ -14,6 +15,7 @@ from sonde.analysis.source_lines import read_source
 from sonde.words import clean
 
 TIMES = "\N{MULTIPLICATION SIGN}"  # before the number of threads that a line stands for
+_LAST_PART = re.compile(r"\.\w+$")
 _LEAST = 12  # columns of a name or a place that still tell something
 _NARROWEST = 26  # columns of names with the lines before them
 
@@ -116,8 +118,16 @@ def _cut_name(label: str, room: int) -> str:
     """Return a name in this many columns; how many threads it stands for is never cut."""
     name, times, count = label.rpartition(f" {TIMES}")
     if not times or not count.isdigit():
-        return cut_text(label, room)
-    return cut_text(name, room - len(times + count)) + times + count
+        return _cut_middle(label, room)
+    return _cut_middle(name, room - len(times + count)) + times + count
+
+
+def _cut_middle(name: str, room: int) -> str:
+    """Return a name whose last part, which tells most, is kept where there is room for it."""
+    end = _LAST_PART.search(name)
+    if len(name) <= room or end is None or len(end[0]) + _LEAST > room:
+        return cut_text(name, room)
+    return cut_text(name[: end.start()], room - len(end[0])) + end[0]
 
 
 def cut_text(text: str, room: int, least: int = 2) -> str:

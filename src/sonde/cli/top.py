@@ -20,7 +20,7 @@ from sonde.session import Session, files
 from sonde.tui.page import Choice, list_own_shares, make_page, measure, show_window
 from sonde.tui.process import LONGEST_S, TopProcess, open_processes
 from sonde.tui.team import Member, find_members, sum_shares
-from sonde.words import show_duration_short, show_share
+from sonde.words import shorten_func, show_duration_short, show_share
 
 GROUP = "watch"
 EXAMPLES = (
@@ -188,7 +188,8 @@ def _draw(processes: list[TopProcess], choice: Choice, file: IO[str]) -> None:
     found.sort(key=lambda share: (-share.self_ns, -share.total_ns, share.unit))
     rows = [
         (show_share(share.self_ns, whole), show_share(share.total_ns, whole),
-         show_duration_short(share.self_ns), share.unit.func, share.unit.show_place(folder))
+         show_duration_short(share.self_ns), shorten_func(share.unit.func),
+         share.unit.show_place(folder))
         for share in found
     ]  # fmt: skip
     names = ("self %", "total %", "self", "function", "where")

@@ -10,7 +10,7 @@ from sonde.tui import shares
 from sonde.tui.process import LONGEST_S, TopProcess
 from sonde.tui.shares import Branch, Load, Share, Weighed
 from sonde.tui.tree import OURS, StackTree, Unit, Units
-from sonde.words import MISSING, show_bytes_short, show_duration_short, show_share
+from sonde.words import MISSING, shorten_func, show_bytes_short, show_duration_short, show_share
 
 VIEWS = ("functions", "lines", "threads", "stacks", "processes")
 WINDOWS_S = (1.0, 5.0, 15.0, 60.0, 300.0, None)  # None is since the start
@@ -184,7 +184,8 @@ def make_share(process: TopProcess, share: Share, whole: int, third: str, value:
     """Return the row of a function or a line."""
     unit = share.unit
     cells = (
-        show_share(share.self_ns, whole), show_share(share.total_ns, whole), third, unit.func,
+        show_share(share.self_ns, whole), show_share(share.total_ns, whole), third,
+        shorten_func(unit.func),
         unit.show_place(process.folder),
     )  # fmt: skip
     values = (share.self_ns, share.total_ns, value, unit.func, (unit.file, unit.line))

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from sonde.analysis.wait_words import describe_wait
+from sonde.words import shorten_func
 
 # Our own files, also where sonde runs from its source: as in analysis/code_names.py.
 _OURS = "(-packages|/src)/sonde/((job|session|tables|profiler|integrations)/|\\w+\\.py$)"
@@ -58,7 +59,7 @@ def in_python(path: str) -> str:
 
 def show_place(file: object, lineno: object, func: object) -> str:
     """A line as findings name it; empty if it is not known."""
-    return "" if file is None else f"{file}:{lineno} in {func}"
+    return "" if file is None else f"{file}:{lineno} in {shorten_func(str(func))}"
 
 
 def describe_more(func: str, kind: str | None, call: str | None) -> str:

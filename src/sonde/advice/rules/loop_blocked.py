@@ -15,6 +15,7 @@ from typing import Any
 
 from sonde.advice.rules._code import PLACE, show_place
 from sonde.advice.verdict import Limit, Limits, Rows, Verdict, group
+from sonde.words import shorten_func
 
 NEEDS = ("python.loop_hold.held_ns", "python.event_loop.idle_ns")
 LIMITS = {
@@ -105,7 +106,8 @@ def _judge_loop(piece: int, row: Any, limits: Limits) -> Verdict:
     if not (able_pct >= limits.share_pct or is_long) or row.callbacks < limits.others * row.times:
         return Verdict(piece, False)
     most = row.most
-    what = f"{most['func'] or most['callback'] or 'a callback'} {_WAITS[most['kind']]}"
+    func = shorten_func(most["func"] or most["callback"] or "a callback")
+    what = f"{func} {_WAITS[most['kind']]}"
     evidence = {
         "blocked_pct": blocked_pct, "blocking_callbacks": row.times,
         "max_longest_ns": row.longest_kept_ns, "all_callbacks": row.callbacks,

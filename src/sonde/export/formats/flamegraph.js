@@ -195,7 +195,10 @@
   // ---- what is said ----------------------------------------------------------------------
 
   function showTime(us) {
-    if (us >= 60e6) return `${Math.floor(us / 60e6)} min ${(us % 60e6 / 1e6).toFixed(1)} s`;
+    if (us >= 59.95e6) {  // as in the terminal: 1m16s, 3h07m
+      const s = Math.round(us / 1e6), m = Math.floor(s / 60), two = (n) => String(n).padStart(2, "0");
+      return m < 60 ? `${m}m${two(s % 60)}s` : `${Math.floor(m / 60)}h${two(m % 60)}m`;
+    }
     if (us >= 1e6) return `${(us / 1e6).toFixed(2)} s`;
     return us >= 1e3 ? `${(us / 1e3).toFixed(1)} ms` : `${us} µs`;
   }

@@ -30,9 +30,11 @@ function threeDigits(value) {
   return value.toFixed(size >= 99.95 ? 0 : size >= 9.995 ? 1 : 2);
 }
 function showTime(ns) {
-  const size = Math.abs(ns);
-  if (size >= 3600e9) return threeDigits(ns / 3600e9) + " h";
-  if (size >= 60e9) return threeDigits(ns / 60e9) + " min";
+  const size = Math.abs(ns), two = (n) => String(n).padStart(2, "0");
+  if (size >= 59.95e9) {  // as in the terminal: 1m16s, 3h07m
+    const s = Math.round(size / 1e9), m = Math.floor(s / 60), sign = ns < 0 ? "−" : "";
+    return sign + (m < 60 ? `${m}m${two(s % 60)}s` : `${Math.floor(m / 60)}h${two(m % 60)}m`);
+  }
   if (size >= 999.5e6) return threeDigits(ns / 1e9) + " s";
   if (size >= 999.5e3) return threeDigits(ns / 1e6) + " ms";
   if (size >= 999.5) return threeDigits(ns / 1e3) + " µs";
