@@ -64,6 +64,8 @@ def test_a_value_that_does_not_fit_is_refused(raw: object) -> None:
 def test_an_unknown_name_is_refused_with_the_nearest() -> None:
     with pytest.raises(ConfigError, match=r"did you mean ring\.bytes\?"):
         settings.read_values({"ring.byte": "1MiB"})
+    with pytest.raises(ConfigError, match=r"no setting foo; `sonde config` lists"):
+        settings.read_values({"foo": "1"})
 
 
 def test_the_environment_sets_what_the_caller_does_not(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -353,6 +353,7 @@ def _find(keys: Mapping[str, Key], name: str) -> Key:
 
 
 _PREFIX = "SONDE_"
+_ALIKE = 0.7  # of two names, from which on one may be meant by the other
 
 
 def _suggest(name: str, known: Iterable[str]) -> str:
@@ -360,7 +361,8 @@ def _suggest(name: str, known: Iterable[str]) -> str:
 
     # What all variables begin with makes none like another.
     known = {one.removeprefix(_PREFIX): one for one in known}
-    near = [known[one] for one in get_close_matches(name.removeprefix(_PREFIX), known, 1)]
+    found = get_close_matches(name.removeprefix(_PREFIX), known, 1, _ALIKE)
+    near = [known[one] for one in found]
     return f"did you mean {near[0]}?" if near else "`sonde config` lists all settings"
 
 

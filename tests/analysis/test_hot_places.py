@@ -6,7 +6,7 @@ from dataclasses import replace
 
 import pytest
 
-from sonde.analysis.code_tree import read_tree
+from sonde.analysis.code_tree import OUTSIDE, read_tree
 from sonde.analysis.hot_places import HotPlace, list_places
 from sonde.analysis.profile import Profile, Selection
 from sonde.analysis.window import find_window
@@ -19,7 +19,7 @@ LOADS = ("loads", f"{STANDARD}/json/__init__.py", 300, 290)
 
 def find(recording: FakeRecording, **options) -> list[HotPlace]:
     profile = Profile(recording, Selection(find_window(recording, None, None)))
-    return list_places(read_tree(profile, hot_outside=True), **options)
+    return list_places(read_tree(profile, hot_calls=OUTSIDE), **options)
 
 
 def test_places_are_own_lines_and_what_they_call_whoever_called_them() -> None:

@@ -335,7 +335,7 @@ def test_tables_and_columns_can_be_listed_as_in_any_database(recorded: Recording
         rows = recorded.query(f"describe {name}").to_pylist()
         assert {"table": "python.gc_pause", "column_name": "dur_ns", "column_type": "i64", "unit": "ns",
                 "meaning": "duration"} in rows  # fmt: skip
-    with pytest.raises(QueryError, match=r"no table gc_puse; the nearest are python\.gc_pause"):
+    with pytest.raises(QueryError, match=r"no table gc_puse; did you mean python\.gc_pause"):
         recorded.query("DESCRIBE gc_puse")
 
 

@@ -11,7 +11,7 @@ from sonde.advice.device_places import mark_device
 from sonde.advice.period import Period
 from sonde.analysis.awaits import Await, make_inside, read_awaits
 from sonde.analysis.code_names import shorten_file
-from sonde.analysis.code_tree import CodeTree, read_tree
+from sonde.analysis.code_tree import OUTSIDE, CodeTree, read_tree
 from sonde.analysis.hot_places import HotPlace, list_places
 from sonde.analysis.profile import Profile, ProfileFrame, Selection
 from sonde.analysis.window import Window
@@ -126,7 +126,7 @@ def find_places(recording: HeldRecording, period: Period) -> list[HotPlace]:
     # What the loop of a notebook's kernel waits for is its user.
     loops_ns = 0 if _are_kernels(recording) else int(rows[0]["idle_ns"] or 0)
     try:
-        tree = read_tree(profile, hot_outside=True)
+        tree = read_tree(profile, hot_calls=OUTSIDE)
     except Error:  # nothing was sampled
         return []
     awaits = read_awaits(recording, make_inside(window), profile.make_owner()) if loops_ns else []

@@ -12,6 +12,7 @@ from sonde.analysis.rest import is_at_rest
 from sonde.session.stack_table import is_native_place
 
 SORTS = ("total", "working", "waiting")
+OUTSIDE = "outside"
 INSIDE = "\N{HORIZONTAL ELLIPSIS} "  # before what takes the time inside of a library's call
 _MAIN = 0.05  # a share of all time from which on a node is shown without being asked for
 _FEW, _MOST = 10, 30  # nodes that are shown then
@@ -147,21 +148,21 @@ class CodeTree:
 
 def read_tree(
     profile: Profile, *, mine: Sequence[str] = (), all_frames: bool = False, idle: bool = False,
-    hot_calls: bool = False, hot_outside: bool = False,
+    hot_calls: bool | str = False,
 ) -> CodeTree:  # fmt: skip
     """Read the tree of a selection. What fits a pattern of `mine` counts as the user's own code;
     the patterns of the setting `code.mine` do as well. `idle` keeps threads without work;
-    `hot_calls` adds what takes the time inside of a library's call, `hot_outside` only where
-    nothing of the user's own has called it."""
+    `hot_calls` adds what takes the time inside of a library's call; OUTSIDE, only where nothing of
+    the user's own has called it."""
     tree = CodeTree(profile)
     own = profile.make_owner(mine)
     tree.frames = frames = profile.read_frames()
     has_mine = any(own(frame.file) == MINE for one in frames.values() for frame in one)
-    if all_frames:
-        steps = {stack: keep_all(one, own) for stack, one in frames.items()}
-    else:
-        steps = {stack: fold(one, own, by_package=not has_mine) for stack, one in frames.items()}
-    tree.callers = _find_callers(frames.values(), own) if hot_calls or hot_outside else set()
+    steps = {
+        stack: keep_all(one, own) if all_frames else fold(one, own, by_package=not has_mine)
+        for stack, one in frames.items()
+    }
+    tree.callers = _find_callers(frames.values(), own) if hot_calls else set()
     rows = profile.recording.query(_STACKS.format(selected=profile.selected_sql))
     if rows.num_rows == 0:
         raise profile.explain_nothing()
@@ -175,18 +176,22 @@ def read_tree(
         elif path:
             whose = part, thread
             tree.queue_ns += max(0, queue_ns)
-            node = add_path(tree.root, path, whose, wall_ns, cpu_ns, is_idle=is_idle)
-            last = path[-1]
+            node, last = add_path(tree.root, path, whose, *times[:2], is_idle=is_idle), path[-1]
             tree.add_end(node, last.line, stack, wall_ns, is_idle=is_idle)
             node.add_own(last.line, _name_package(seen), wall_ns, wait, is_idle=is_idle)
             tree.root.add_own(last.line, "", wall_ns, wait, is_idle=is_idle)
-            is_told = hot_calls or (hot_outside and all(one.owner != MINE for one in path))
-            if is_told and last.owner == LIBRARY and not last.name.startswith("import"):
+            if hot_calls and _is_library_call(path, outside=hot_calls == OUTSIDE):
                 tail = cut_tail(seen, own) if has_mine else cut_package(seen)
                 time = LibraryTime(tail, last.line, whose, wall_ns, cpu_ns, is_idle, call)
                 tree.library_calls.setdefault(node, []).append(time)
     tree.add_hot_calls(own)
     return tree
+
+
+def _is_library_call(path: Sequence[Step], *, outside: bool) -> bool:
+    last = path[-1]
+    is_call = last.owner == LIBRARY and not last.name.startswith("import")
+    return is_call and not (outside and any(one.owner == MINE for one in path))
 
 
 _LOST = Step("<lost>", MINE, "", 0, 0)

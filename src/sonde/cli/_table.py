@@ -25,7 +25,7 @@ if TYPE_CHECKING:
 Rows = Sequence[tuple[object, ...]]
 
 _TEXTS = ("csv", "json")
-_PATH = re.compile(r"/|\S+/\S*:\d+$")
+_PATH = re.compile(r"/|\S+/\S*:\d+$")  # or a place in a file: its end says most
 _MOST_ROWS = 1000  # on a terminal; a pipe or a file gets them all
 _NARROWEST = 10
 _MOST_NAMES = 4  # of columns that found no room
@@ -386,7 +386,6 @@ def fit(widths: list[int], room: int, whole: Sequence[bool] = ()) -> list[int]:
 def _pad(text: str, width: int, right: bool) -> str:
     if len(text) > width:
         keep = max(0, width - 1)
-        # The end of a path, or of a place, says most.
         text = "…" + text[len(text) - keep :] if _PATH.match(text) else text[:keep] + "…"
     return text.rjust(width) if right else text.ljust(width)
 

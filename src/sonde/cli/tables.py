@@ -95,8 +95,8 @@ def _choose(name: str, schemas: list[Schema]) -> list[Schema]:
         return found
     known = [schema.table for schema in schemas]
     near = [table for table in known if name in table] or find_nearest(name, known)
-    hint = f"; the nearest are {', '.join(near[:_NEAR])}" if near else ""
-    raise ConfigError(f"there is no table {name}{hint}; `sonde tables` lists all")
+    hint = f"did you mean {' or '.join(near[:_NEAR])}? " if near else ""
+    raise ConfigError(f"there is no table {name}; {hint}`sonde tables` lists all")
 
 
 def _bare(schema: Schema) -> str:

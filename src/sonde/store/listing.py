@@ -33,7 +33,7 @@ def answer(sql: str, schemas: Sequence[Schema]) -> pa.Table:
     if not found:
         near = find_nearest(name, [one.table for one in schemas])
         raise QueryError(
-            f"there is no table {name}; " + (f"the nearest are {', '.join(near)}" if near else
+            f"there is no table {name}; " + (f"did you mean {' or '.join(near)}?" if near else
             "SHOW TABLES lists all")
         )  # fmt: skip
     rows = [
