@@ -24,6 +24,7 @@ _COMES_FROM_THREADS = (
     "queue", "thread to end", "future", "barrier", "semaphore", "a lock", "result of a",
 )  # fmt: skip
 _COMES_FROM_OUTSIDE = ("network", "pipe", "shared_lock", "child", "disk", "fault")
+_FEW_ROWS = 1_000  # that are looked at first
 _MOST_ROWS = 20_000  # that are read of a live process
 _STALE_NS = 3 * 10**9  # after which a thread that is sampled has a row
 _LOOK_S = 0.2
@@ -239,30 +240,40 @@ def look_at(session: Session, least_s: float = 5.0) -> Standstill | None:
     """Return why nothing moves in a live process of this machine, if only a signal can free it; the
     newest samples tell, without Arrow."""
     try:
-        threads = _read_threads(session, least_s)
-        if not any(one.stood_s >= least_s for one in threads):
+        threads = _read_threads(session, least_s, _FEW_ROWS)
+        if threads is not None and _judge_threads(session, threads, least_s) is None:
             return None
-        tasks = len(os.listdir(f"/proc/{session.pid}/task"))
-        found = find_standstill(threads, session.pid, least_s, has_native=tasks > len(threads) + 1)
-        if found is None or found.kind not in (GIL, CIRCLE, DEADLOCK, ALONE):
-            return None
-        if found.kind == CIRCLE:  # whatever the other threads do
+        # Most go on, as few rows tell; since when one stands still, only more of them.
+        threads = _read_threads(session, least_s, _MOST_ROWS) or []
+        found = _judge_threads(session, threads, least_s)
+        if found is None or found.kind == CIRCLE:  # whatever the other threads do
             return found
         return None if _is_working(session.pid, len(threads)) else found
     except (OSError, Damaged):  # it has just ended, or its stacks are not recorded
         return None
 
 
-def _read_threads(session: Session, least_s: float) -> list[StandingThread]:
-    """Return what every thread did in the last seconds; nothing if they worked too much for that to
-    be in the newest rows, or were not sampled."""
-    rows = list(stack_table.read_newest_rows(session, stack_table.SAMPLES, _MOST_ROWS))
+def _judge_threads(
+    session: Session, threads: Sequence[StandingThread], least_s: float
+) -> Standstill | None:
+    """Return why nothing moves, if only a signal can free it."""
+    if not any(one.stood_s >= least_s for one in threads):
+        return None
+    tasks = len(os.listdir(f"/proc/{session.pid}/task"))
+    found = find_standstill(threads, session.pid, least_s, has_native=tasks > len(threads) + 1)
+    return found if found and found.kind in (GIL, CIRCLE, DEADLOCK, ALONE) else None
+
+
+def _read_threads(session: Session, least_s: float, most: int) -> list[StandingThread] | None:
+    """Return what every thread did in the last seconds; nothing if they were not sampled, None if
+    they worked too much for that to be in so many of the newest rows."""
+    rows = list(stack_table.read_newest_rows(session, stack_table.SAMPLES, most))
     end_ns = max((row["t_ns"] for row in rows), default=0)
     begin_ns = end_ns - round(least_s * 1e9)
     if not rows or _core.clock_ns() - end_ns > _STALE_NS:
         return []
-    if len(rows) == _MOST_ROWS and rows[0]["t_ns"] > begin_ns:
-        return []
+    if len(rows) == most and rows[0]["t_ns"] > begin_ns:
+        return None
     by_thread: dict[int, list[dict[str, Any]]] = {}
     for row in rows:
         by_thread.setdefault(row["thread"], []).append(row)
