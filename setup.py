@@ -58,7 +58,7 @@ SOURCES = sorted(glob("src/sonde/_core/**/*.c", recursive=True))
 HEADERS = glob("src/sonde/_core/**/*.h", recursive=True)
 # A library of its own, which the hook loads in short programs: it has to be small.
 DELAY = "src/sonde/_core/delay/delay.c"
-# What newer compilers refuse, older ones only warn of: a function that this Python's headers do not declare.
+# Newer compilers refuse a function that the headers of this Python do not declare; older ones warn.
 REFUSED = ["-Werror=implicit-function-declaration", "-Werror=int-conversion"]
 FLAGS = [
     "-std=gnu11",
