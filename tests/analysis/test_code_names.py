@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from sonde.analysis.code_names import find_owner, name_call, name_module, shorten_file
+from sonde.analysis.code_names import find_owner, name_call, name_module, shorten_file, show_call
 
 SITE = "/v/lib/python3.12/site-packages"
 STANDARD = "/opt/py/lib/python3.12"
@@ -61,6 +61,11 @@ def test_paths_are_short(file: str, short: str) -> None:
         ("dumps", f"{STANDARD}/json/__init__.py", "json.dumps"),
         ("DataFrame.apply", f"{SITE}/pandas/core/frame.py", "pandas.DataFrame.apply"),
         ("a.<locals>.wrapper", f"{SITE}/django/db/manager.py", "django.wrapper"),
+        (
+            "_handle_torch_function.<locals>.wrapped",
+            f"{SITE}/torch/_tensor.py",
+            "operators of arrays",
+        ),
         ("<module>", f"{SITE}/uvicorn/__main__.py", "uvicorn.__main__"),
     ],
 )
@@ -73,3 +78,17 @@ def test_a_module_has_the_name_that_it_is_imported_by() -> None:
     assert name_module("/job/shop/cart.py") == "cart"
     assert name_module("<frozen runpy>") == "runpy"
     assert name_module("/v/bin/gunicorn") == "gunicorn"
+
+
+@pytest.mark.parametrize(
+    ("call", "shown"),
+    [
+        ("torch._C._linalg.linalg_svdvals", "torch.linalg.svdvals"),
+        ("torch._C._fft.fft_rfft", "torch.fft.rfft"),
+        ("torch._C._nn.gelu", "torch.gelu"),
+        ("torch._C.TensorBase.abs", "torch.Tensor.abs"),
+        ("json.loads", "json.loads"),
+    ],
+)
+def test_a_function_of_torch_is_shown_by_the_name_that_programs_use(call: str, shown: str) -> None:
+    assert show_call(call) == shown

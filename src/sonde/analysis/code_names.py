@@ -129,7 +129,11 @@ def name_c_call(call: str) -> str:
     return call.lstrip("_")
 
 
-_TORCH = re.compile(r"torch\._C\.(?:_VariableFunctionsClass|(TensorBase)|_nn)\.(.+)")
+_TORCH = re.compile(
+    r"torch\._C\.(?:_VariableFunctionsClass|(TensorBase)|_nn|_(linalg|fft|special)(?=\.\2_))\."
+    r"(?:\2_)?(.+)"
+)
+OPERATORS = "operators of arrays"
 
 
 def show_call(call: str) -> str:
@@ -138,7 +142,8 @@ def show_call(call: str) -> str:
     found = _TORCH.fullmatch(call)
     if found is None:
         return call
-    return f"torch.Tensor.{found[2]}" if found[1] else f"torch.{found[2]}"
+    part = "Tensor." if found[1] else f"{found[2]}." if found[2] else ""
+    return f"torch.{part}{found[3]}"
 
 
 def name_call(func: str, file: str) -> str:
@@ -147,6 +152,8 @@ def name_call(func: str, file: str) -> str:
     package = module.partition(".")[0]
     if func == "<module>":
         return module
+    if module == "torch._tensor" and func.endswith(".wrapped"):
+        return OPERATORS  # `**`, `//` and those with the tensor on the right, whose frame this is
     # A module that is private or deep inside a package is not what the caller wrote.
     func = func.rpartition("<locals>.")[2]
     if func.endswith(("._wrapped_call_impl", "._call_impl")):  # of torch: how a module is called

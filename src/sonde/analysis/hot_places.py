@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 
-from sonde.analysis.code_names import MINE, shorten_file, show_call
+from sonde.analysis.code_names import MINE, OPERATORS, shorten_file, show_call
 from sonde.analysis.code_tree import INSIDE, CodeNode, CodeTree
 from sonde.analysis.spread_functions import SpreadFunction, find_spread_functions
 from sonde.analysis.work_kinds import find_instead, find_kind
@@ -14,7 +14,7 @@ LOOPS = "event loops, for what their tasks await (`advise --look` shows it of a 
 _CALLERS = 3  # of the user's own that are named, the nearest first
 _MOST_SPREAD = 2  # functions whose time is spread over their lines
 _INSIDE = 0.9  # of a line's time that is in such a function, which then stands for it
-_NUMERIC, _OPERATORS = "numeric work", "operators of arrays"
+_NUMERIC = "numeric work"
 _FEW_NUMERIC = 0.2  # of a line's working time in such calls, from which its own are operators
 _ELEMENTS, _FEW_ELEMENTS = "single elements of arrays", 0.2  # of its time: what it loops over
 _MOST_CALLS, _CALL_PCT = 3, 10.0  # that are named of such a function
@@ -99,7 +99,7 @@ def list_places(
         if any(one.parts.get(key, 0) >= _INSIDE * time_ns for one in spread):
             continue
         if not call and not state and (file, line) in numeric:
-            call = _OPERATORS
+            call = OPERATORS
         word = ("working", "waiting")[state]
         found.append(HotPlace(func, file, line, call, find_kind(call), word,
                               round(time_ns / 1e9, 3), _find_share(time_ns, whole),

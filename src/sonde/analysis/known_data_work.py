@@ -159,6 +159,13 @@ DATA_WORK: tuple[tuple[str, tuple[str, ...], str] | tuple[str, tuple[str, ...], 
      + ("torch._C.TensorBase.normal_", "torch._C.TensorBase.uniform_"),
      "draw them where they are used (device=…), not on the host for a GPU; many at once; and once "
      "if they may be the same each time"),
+    ("decompositions of matrices", ("torch._C._linalg", *(
+        f"{package}.{name}" for package in ("numpy", "scipy", "torch") for name in (
+            "svd", "svdvals", "eig", "eigh", "eigvals", "eigvalsh", "inv", "pinv", "solve", "lstsq",
+            "qr", "cholesky", "det", "slogdet", "matrix_rank", "expm", "sqrtm", "svds", "eigsh"))),
+     "svd, eigh, inv and the like take many times as long as a product of the same matrices: do "
+     "them less often, solve in place of inv, and take a few steps of a power iteration where the "
+     "largest values are enough"),
     ("attention", ("torch._C._nn.scaled_dot_product_attention",
                    "torch.scaled_dot_product_attention"),
      "if the host works on it while the GPU waits, a library makes a plan for each new length: pad "

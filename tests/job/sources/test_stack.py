@@ -628,7 +628,7 @@ def test_the_sampler_does_not_wait_for_the_thread_that_it_looks_at() -> None:
 
 
 C_CALLS = """
-import array, re, tempfile, zlib
+import array, hashlib, re, tempfile, zlib
 
 class Cells(array.array):
     pass
@@ -646,6 +646,9 @@ def match(pattern):
 
 def pack(data):
     return len(str(zlib.compress(data)))
+
+def digest(data):
+    return len(str(hashlib.sha256(data)))  # the function's own name is openssl_sha256
 
 def find(number, numbers):
     return number in numbers
@@ -697,7 +700,7 @@ def work(until):
     flags, cells = {"ready": False}, Cells("q", range(300_000))
     until += time.thread_time() - time.monotonic()  # others may have the processors
     while time.thread_time() < until:
-        match(pattern), pack(data), spin_on(numbers), sleep(), choose(pattern, True)
+        match(pattern), pack(data), digest(data * 20), spin_on(numbers), sleep(), choose(pattern, True)
         flags["ready"] = False
         threading.Timer(0.05, flags.__setitem__, ("ready", True)).start()
         wait_for(flags)
@@ -712,6 +715,7 @@ def work(until):
 USUAL = {
     "match": "re.Pattern.match",
     "pack": "zlib.compress",
+    "digest": "_hashlib.openssl_sha256",
     "has": "list.__contains__",
     "find": "list.__contains__",
     "sleep": "time.sleep",

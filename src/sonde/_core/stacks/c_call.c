@@ -3,8 +3,8 @@
  * C functions have no frame. But the instruction that a frame is at says by which name it calls, and
  * the function itself lies among the values that the frame is working with. Both are in the copy of the
  * stack, if the frame is small enough; but the thread went on while that was made, and goes on while we look at
- * what the values are, so neither is believed alone: a call counts only if a C function of that very name
- * is found there.
+ * what the values are, so neither is believed alone: a call counts only if a C function of that name, or
+ * one whose name ends with `_` and that name, is found there.
  */
 #define _GNU_SOURCE 1
 #include "stacks/c_call.h"
@@ -279,6 +279,15 @@ static int find_operands(const sonde_call_place *here, uintptr_t first, const ui
     return -1;
 }
 
+/* A module may know a function by less than its name: torch.linalg.svd is `linalg_svd`. */
+static int is_called(const char *name, const char *called)
+{
+    size_t whole = strlen(name), end = strlen(called);
+    if (whole <= end)
+        return strcmp(name, called) == 0;
+    return strcmp(name + whole - end, called) == 0 && name[whole - end - 1] == '_' && end > 0;
+}
+
 /* Find the function that a call names among the values of the frame. Returns 0 or -1. */
 static int find_by_name(const sonde_call_place *here, const uintptr_t *values, c_function *found)
 {
@@ -288,7 +297,7 @@ static int find_by_name(const sonde_call_place *here, const uintptr_t *values, c
             return 0;
         }
     for (int i = 0; i < here->values; i++)
-        if (read_function(strip(values[i]), found) == 0 && strcmp(found->name, here->name) == 0)
+        if (read_function(strip(values[i]), found) == 0 && is_called(found->name, here->name))
             return 0;
     return -1;
 }
