@@ -93,7 +93,7 @@ def test_a_call_that_waits_and_keeps_the_gil_is_told_apart() -> None:
 LOADING = {
     "piece": 0, "rank": None, "steps": 100, "step_s": 10.0, "wait_s": 3.0, "dataset": "Examples",
     "workers": 1, "prefetch_factor": 8, "cores": 2.0, "fetch_s": 2.0, "alive_s": 10.0, "cpu_s": 1.9,
-    "idle_s": 0.0, "hottest": 1.0, "started": 0, "queue_pct": 0.0, "doing": None, "file": None, "lineno": None,
+    "idle_s": 0.0, "handled_s": 0.0, "hottest": 1.0, "started": 0, "queue_pct": 0.0, "doing": None, "file": None, "lineno": None,
     "func": None, "sampler_s": 0.1, "chooser": {"file": "/job/data.py", "lineno": 9, "func": "draw"},
 }  # fmt: skip
 Loading = namedtuple("Loading", LOADING)
@@ -139,6 +139,19 @@ def test_what_nearly_all_of_the_loading_is_comes_before_more_workers() -> None:
     change = {"workers": 0, "doing": asleep, "cpu_s": 0.1, "idle_s": 1.8}
     (found,) = input_bound.judge([Loading(**LOADING | change)], limits)
     assert found.todo.startswith("a sleep is time in which nothing happens")
+
+
+@pytest.mark.parametrize(
+    ("handled_s", "workers", "is_told"), [(1.5, 0, True), (0.9, 0, False), (1.5, 1, False)]
+)
+def test_a_loop_that_takes_examples_from_memory_one_by_one_is_only_mentioned(
+    handled_s: float, workers: int, is_told: bool
+) -> None:
+    limits = Limits({name: limit.default for name, limit in input_bound.LIMITS.items()})
+    change = {"handled_s": handled_s, "workers": workers}
+    (found,) = input_bound.judge([Loading(**LOADING | change)], limits)
+    assert found.fired and ("by itself" in found.title) == is_told
+    assert (found.lost_pct is None) == is_told
 
 
 # ---- pools of processes ------------------------------------------------------------------------------

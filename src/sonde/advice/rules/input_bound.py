@@ -40,6 +40,10 @@ LIMITS = {
         40, "of the workers' time spent waiting for a processor, from which none are free"
     ),
     "mostly_pct": Limit(60, "of the loading spent in one call, from which that is named"),
+    "handling_pct": Limit(
+        60,
+        "of a loop's own loading in which torch takes single examples and puts them together",
+    ),
     "cpu_pct": Limit(
         80, "of the allowed processors used by workers, from which more would not help"
     ),
@@ -49,6 +53,9 @@ _SAMPLING = (
     "SELECT stack FROM python.frame WHERE file LIKE '%/torch/utils/data/dataloader.py'"
     " AND ends_with(func, '_next_index')"
 )
+# Stacks in which torch takes examples and collates them: no dataset reads or computes there.
+_HANDLING = "SELECT stack FROM python.frame WHERE depth = 0 AND file LIKE '%/torch/utils/data/%'"
+_TAKES = "('torch._C.TensorBase.__getitem__', 'numpy.ndarray.__getitem__')"
 SQL = f"""
 WITH step AS (
   SELECT {{piece}} AS piece, host, pid, ANY_VALUE(rank) AS rank, COUNT(*) AS steps,
@@ -59,17 +66,20 @@ owner AS (
   UNION SELECT host, pid, pid, 0 FROM python.torch_loader WHERE workers = 0),
 sample AS (
   SELECT {{piece}} AS piece, host, pid AS process, stack, wall_ns, cpu_ns, idle, call,
-         stack IN ({FETCHING}) AS fetching, stack IN ({_SAMPLING}) AS sampling
+         stack IN ({FETCHING}) AS fetching, stack IN ({_SAMPLING}) AS sampling,
+         NOT idle AND (stack IN ({_HANDLING}) OR COALESCE(call, '') IN {_TAKES}) AS handling
   FROM python.stack_sample WHERE {{inside}} AND thread = pid),
 one AS (
   SELECT piece, host, job, worker, SUM(wall_ns) / 1e9 AS alive_s,
          SUM(wall_ns) FILTER (fetching) / 1e9 AS fetch_s,
          SUM(cpu_ns) FILTER (fetching) / 1e9 AS cpu_s,
+         SUM(wall_ns) FILTER (fetching AND handling) / 1e9 AS handled_s,
          SUM(wall_ns) FILTER (fetching AND idle) / 1e9 AS idle_s
   FROM sample JOIN owner USING (host, process) GROUP BY 1, 2, 3, 4),
 team AS (
   SELECT piece, host, job, COUNT(*) AS seen, SUM(alive_s) AS alive_s,
-         SUM(fetch_s) AS fetch_s, SUM(cpu_s) AS cpu_s, COALESCE(SUM(idle_s), 0) AS idle_s
+         SUM(fetch_s) AS fetch_s, SUM(cpu_s) AS cpu_s, COALESCE(SUM(idle_s), 0) AS idle_s,
+         COALESCE(SUM(handled_s), 0) AS handled_s
   FROM one GROUP BY 1, 2, 3),
 -- Over all pieces: in a short one chance makes workers uneven.
 share AS (
@@ -119,7 +129,7 @@ born AS (
 loader AS (SELECT ts, host, pid, dataset, workers, prefetch_factor FROM python.torch_loader)
 SELECT s.piece, s.rank, s.steps, s.step_s, s.wait_s, l.dataset, l.workers, l.prefetch_factor,
        c.cores, t.seen, COALESCE(b.started, 0) AS started, t.alive_s, t.fetch_s, t.cpu_s,
-       t.idle_s, h.hottest,
+       t.idle_s, t.handled_s, h.hottest,
        p.seen_cpu_pct, COALESCE(p.seen_queue_pct, 0) AS seen_queue_pct, p.seen_disk_pct,
        100 * m.queue_ns / m.alive_ns AS queue_pct, COALESCE(m.sampler_s, 0) AS sampler_s,
        d.place AS chooser, doing.doing AS doing,
@@ -154,13 +164,14 @@ def judge(rows: Rows, limits: Limits) -> Iterator[Verdict]:
         if wait_pct < limits.wait_pct and _is_crowded(row, limits):
             # Then the loop does not wait for its workers but for its turn.
             cause, lost_pct = _blame_crowd(row, _measure(row)), wait_pct + row.queue_pct
-        is_cheap = row.workers == 0 and wait_pct < limits.alone_pct
+        is_cheap = wait_pct < limits.alone_pct or _is_handling(row, limits)
         least_pct = limits.wait_pct if row.workers else limits.cheap_pct
         fired = lost_pct >= least_pct and not _is_held_up(row, wait_pct, limits)
         cause = _add_doing(row, cause, limits) if fired else cause
         yield Verdict(
             row.piece, fired, evidence | dict(cause.evidence),
-            lost_pct=lost_pct if cause.is_own and not is_cheap else None, severity="info",
+            lost_pct=lost_pct if cause.is_own and (row.workers or not is_cheap) else None,
+            severity="info",
             readings=row.steps, who="" if row.rank is None else f"rank {row.rank}",
             title=cause.title, todo=cause.todo,
             line=_find_line(row, cause),
@@ -213,6 +224,16 @@ def _find_cause(row: Any, limits: Limits) -> Cause:
             "(torch.randperm, torch.multinomial of all of them, `tolist`) and yield from the list. "
             "Workers do not help: the sampler runs in the loop's own process.",
             {"in_the_sampler_pct": min(100.0, sampler_pct)},
+        )
+    if row.workers == 0 and _is_handling(row, limits):
+        return Cause(
+            "The training loop waits for data: torch takes each example by itself and puts them "
+            "together",
+            "where all of it is in memory, take a batch with one index (`x[order[i : i + n]]`, "
+            "`order = torch.randperm(len(x))`), or give the DataLoader batch_size=None and a "
+            "BatchSampler as its sampler, so that the dataset is asked for many examples at once; "
+            "else give it num_workers.",
+            {"of_the_loading_pct": 100 * row.handled_s / row.fetch_s, **_measure(row)},
         )
     if row.workers == 0:
         return Cause(
@@ -343,6 +364,12 @@ def _is_held_up(row: Any, wait_pct: float, limits: Limits) -> bool:
         is_few and resting_pct >= limits.rest_pct
         and row.queue_pct >= max(limits.crowded_pct, wait_pct)
     )  # fmt: skip
+
+
+def _is_handling(row: Any, limits: Limits) -> bool:
+    """Is most of the loading torch's own work with single examples? A small model in a loop of its
+    own has this, and is healthy: it is only mentioned."""
+    return bool(row.fetch_s and 100 * row.handled_s >= limits.handling_pct * row.fetch_s)
 
 
 def _is_crowded(row: Any, limits: Limits) -> bool:
