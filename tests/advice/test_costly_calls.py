@@ -18,7 +18,7 @@ USUAL = {
     "file": "/job/app.py", "lineno": 8, "func": "add", "call": "list.__contains__", "is_request": False,
     "time_pct": 60.0, "waiting_pct": 0.0, "asleep_pct": 0.0, "queue_pct": 0.0, "cpu_pct": 60.0,
     "given_pct": 100.0, "method": None, "depth": 2, "stretch_s": 0.05, "able_s": 0.05,
-    "others_pct": 0.0,
+    "others_pct": 0.0, "is_serving": False,
 }  # fmt: skip
 Row = namedtuple("Row", USUAL)
 
@@ -184,6 +184,85 @@ def test_requests_that_threads_of_the_same_process_answer_are_no_reason_to_send_
     assert judge({**one, "others_pct": 30.0}).fired  # another thread works, but not all that time
 
 
+def test_requests_to_a_server_of_the_same_job_are_only_mentioned() -> None:
+    one = {"name": "requests_in_turn", "waiting_pct": 60.0}
+    assert judge(one).lost_pct == 60
+    found = judge({**one, "is_serving": True})
+    assert found.fired and found.lost_pct is None
+    assert judge({"is_serving": True}).lost_pct == 60  # whatever else it does
+
+
+@pytest.mark.parametrize(
+    ("file", "is_told"), [("/usr/lib/python3.11/socketserver.py", True), ("/job/socketserver.py", False)]
+)  # fmt: skip
+def test_a_server_of_the_job_is_known_by_what_answers(file: str, is_told: bool) -> None:
+    with duckdb.connect() as connection:
+        record_requests(connection, 80)
+        connection.execute(
+            "INSERT INTO python.frame VALUES (1, 1, 'serve_forever', ?, 230)", [file]
+        )
+        rows = connection.execute(costly_calls.SQL.format(piece="0", inside="TRUE", **LIMITS))
+        names = [column[0] for column in rows.description]
+        assert {row[names.index("is_serving")] for row in rows.fetchall()} == {is_told}
+
+
+@pytest.mark.parametrize(("time_pct", "lost_pct"), [(68.0, None), (90.0, 90)])
+def test_many_statements_of_a_database_in_the_same_process_may_be_well(
+    time_pct: float, lost_pct: float | None
+) -> None:
+    found = judge({"name": "sqlite_per_row", "time_pct": time_pct, "cpu_pct": time_pct})
+    assert found.fired and found.lost_pct == lost_pct
+
+
+@pytest.mark.parametrize(
+    ("file", "is_told"),
+    [("/usr/lib/python3.11/random.py", True), ("/usr/lib/python3.11/queue.py", False)],
+)
+def test_what_some_functions_of_python_do_for_a_line_is_that_lines_doing(
+    file: str, is_told: bool
+) -> None:
+    with duckdb.connect() as connection:
+        record_requests(connection, 0)
+        connection.execute(
+            "DELETE FROM python.frame;"
+            "INSERT INTO python.frame VALUES (1, 1, 'draw', '/job/memory.py', 17);"
+            "UPDATE python.stack_sample SET call = 'collections.deque.__getitem__', idle = FALSE, "
+            "cpu_ns = wall_ns"
+        )
+        connection.execute(
+            "INSERT INTO python.frame VALUES (1, 0, 'Random.sample', ?, 477)", [file]
+        )
+        (verdict,) = ask(connection)
+    assert verdict.fired == is_told
+    assert not is_told or ("deque" in verdict.title and verdict.line == "/job/memory.py:17 in draw")
+
+
+def test_each_cause_has_a_finding_of_its_own_with_its_own_line() -> None:
+    def make(piece: int, title: str, line: str, lost_pct: float | None) -> Verdict:
+        return Verdict(
+            piece, True, lost_pct=lost_pct, severity="info", readings=99, title=title, line=line
+        )
+
+    verdicts = [
+        make(at, *cause)
+        for at in range(3)
+        for cause in (("Compressing", "web.py:5", 50.0), ("Requests", "client.py:9", None))
+    ]
+    verdicts.append(make(0, "Sorting", "web.py:8", 40.0))  # in a few pieces
+    parts = Tally([*verdicts, *(Verdict(at, False) for at in range(3, 5))], danger=False).split()
+    assert [(one.pick("title"), one.pick("line"), one.severity) for one in parts] == [
+        ("Compressing", "web.py:5", "critical"),
+        ("Requests", "client.py:9", "info"),
+    ]
+    assert [one.votes for one in parts] == ["several", "several"]
+
+
+def test_causes_of_which_none_is_worth_a_word_alone_stay_together() -> None:
+    verdicts = [Verdict(at, at < 2, severity="info", title=str(at)) for at in range(5)]
+    (one,) = Tally(verdicts, danger=False).split()
+    assert len(one.fired) == 2
+
+
 def test_what_a_line_does_without_a_call_is_seen_too() -> None:
     with duckdb.connect() as connection:
         record_requests(connection, 0)
@@ -199,6 +278,17 @@ def test_each_kind_of_call_has_a_name_of_its_own_and_is_seen_by_something() -> N
     known = costly_calls.CALLS
     assert len({one.name for one in known}) == len(known)
     assert all(one.frames or one.calls for one in known)
+
+
+def test_a_method_of_numpy_that_is_named_is_there() -> None:
+    numpy = pytest.importorskip("numpy")
+    (kind,) = (one for one in costly_calls.CALLS if one.name == "vectorize")
+    code = numpy.vectorize.__call__.__code__
+    assert any(
+        code.co_filename.endswith(path) and code.co_name == func.rpartition(".")[2]
+        and numpy.vectorize.__call__.__qualname__.endswith(func)
+        for path, _, func in (frame.partition(":") for frame in kind.frames)
+    )  # fmt: skip
 
 
 def record_requests(connection: duckdb.DuckDBPyConnection, requests: int) -> None:

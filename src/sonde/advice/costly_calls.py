@@ -24,6 +24,7 @@ class CostlyCall(NamedTuple):
     sure_pct: float = 0.0  # unless it takes so much of the time: there is a better way then
     sure_calls: tuple[str, ...] = ()  # and ends with one of these, if any are given
     is_through: bool = False  # what the library calls back counts, too
+    via: tuple[str, ...] = ()  # files of Python's own whose calls count as those of who asked them
     stretch: str = ""  # SHORT: only if many calls make up the time; LONG: only if single calls last
     is_per_request: bool = False  # natural where a framework calls the program: only mentioned
     state: str = ""  # WORKING or WAITING, if only that time counts
@@ -51,9 +52,17 @@ CALLS = (
          "/django/db/models/base.py:save", "/peewee.py:execute_sql", "/peewee.py:execute",
          "/peewee.py:get", "/peewee.py:get_rel_instance", "/peewee.py:save", "/peewee.py:create",
          "/psycopg/", "/pymysql/", "/MySQLdb/", "/pymongo/", "/redis/"),
-        ("sqlite3.Cursor.execute", "sqlite3.Cursor.fetchone", "sqlite3.Connection.execute",
-         "psycopg2.extensions.cursor.", "_mysql."),
+        ("psycopg2.extensions.cursor.", "_mysql."),
         30, stretch=SHORT, is_per_request=True, asleep=NEVER,
+    ),
+    CostlyCall(
+        "sqlite_per_row", "One SQL statement after the other takes much of the time",
+        "where there are many of them, ask for all rows in one statement (`WHERE id IN (…)`, a "
+        "JOIN), and write them with executemany in one transaction; where each is slow, give the "
+        "column that is searched an index (EXPLAIN QUERY PLAN says which tables are read whole)",
+        # They are calls of a library, and no messages to a server: many of them may be well.
+        (), ("sqlite3.Cursor.execute", "sqlite3.Cursor.fetchone", "sqlite3.Connection.execute"),
+        30, is_avoidable=False, sure_pct=75, stretch=SHORT, is_per_request=True, asleep=NEVER,
     ),
     CostlyCall(
         "database_locked", "SQL statements wait for a database that another connection locks",
@@ -276,12 +285,28 @@ CALLS = (
         "where the last reading ended; if they are others each time, read ahead in a thread",
         ("/numpy/lib/npyio.py:load", "/numpy/lib/_npyio_impl.py:load",
          "/numpy/lib/npyio.py:__getitem__", "/numpy/lib/_npyio_impl.py:__getitem__",
-         "/torch/serialization.py:load", "/pathlib.py:read_text", "/pathlib.py:read_bytes",
+         "/pathlib.py:read_text", "/pathlib.py:read_bytes",
          "/pathlib/__init__.py:read_text", "/pathlib/__init__.py:read_bytes",
          "/pandas/io/parsers/readers.py:", "/pandas/io/parquet.py:read_parquet",
          "/pandas/io/pickle.py:read_pickle"),
         ("_io._IOBase.readlines", "_io.TextIOWrapper.read", "_io.BufferedReader.read",
          "_io.FileIO.readall", "_pickle.load"), 30, is_avoidable=False,
+    ),
+    CostlyCall(
+        "models_made", "Building models, or loading them from files, takes much of the time",
+        "if it is the same model again, make it once, at the start, and keep it (a dictionary by "
+        "its name, functools.lru_cache); its first random values are drawn for nothing if they are "
+        "loaded over: make it under `torch.device('meta')` and load_state_dict(…, assign=True)",
+        ("/torch/nn/init.py:", "/torch/nn/modules/module.py:load_state_dict",
+         "/torch/nn/modules/linear.py:__init__", "/torch/nn/modules/sparse.py:__init__",
+         "/torch/nn/modules/conv.py:__init__", "/torch/nn/modules/rnn.py:__init__",
+         "/torch/nn/modules/activation.py:__init__", "/torch/nn/modules/transformer.py:__init__",
+         "/torch/nn/modules/normalization.py:__init__", "/torch/nn/modules/batchnorm.py:__init__",
+         "/torch/serialization.py:load", "/torch/jit/_serialization.py:load",
+         "/safetensors/torch.py:load_file", "/transformers/modeling_utils.py:from_pretrained",
+         "/sentence_transformers/SentenceTransformer.py:__init__", "/joblib/numpy_pickle.py:load",
+         "/onnxruntime/capi/onnxruntime_inference_collection.py:__init__"), (), 25,
+        is_avoidable=False,
     ),
     CostlyCall(
         "passwords", "Checking passwords or deriving keys takes much of the time",
@@ -329,9 +354,11 @@ CALLS = (
     ),
     CostlyCall(
         "slow_json", "JSON is written by the slow encoder, which is written in Python",
-        "leave out `indent` (before Python 3.15 the fast encoder knows none) and classes of one's "
-        "own that override iterencode or default for much of the data; orjson and msgspec write "
-        "either fast",
+        "write the text of `json.dumps(…)` in place of json.dump, which does without the fast "
+        "encoder; leave out `indent` (before Python 3.15 the fast encoder knows none) and classes "
+        "of one's own that override iterencode or default for much of the data; orjson and msgspec "
+        "write all of it fast. Where all of a state is written again for each change, append what "
+        "has changed",
         ("/json/encoder.py:_iterencode", "/json/encoder.py:_iterencode_dict",
          "/json/encoder.py:_iterencode_list"), share_pct=25,
     ),

@@ -43,6 +43,7 @@ WAYS = (
         "for by their number (a ring: write at `i % size`), as random.sample and random.choice do",
         (), ("collections.deque.__getitem__", "collections.deque.__setitem__",
              "collections.deque.index", "collections.deque.insert", "collections.deque.remove"), 25,
+        via=("random.py",),
     ),
     CostlyCall(
         "sets_made", "Making sets out of other data takes much of the time",
@@ -87,6 +88,7 @@ WAYS = (
              "numpy.float32.", "numpy.int64.", "numpy.int32.", "numpy.uint8.",
              "numpy.bool.", "torch._C.TensorBase.item", "torch._C.TensorBase.__getitem__",
              "torch._C.TensorBase.__setitem__"), 25, is_avoidable=False, sure_pct=50,
+        via=("random.py",),  # shuffle
         # `batch[i] = image` copies much at a time, as it should
         sure_calls=(".__getitem__", ".item", ".__add__", ".__sub__", ".__mul__", ".__truediv__"),
     ),
@@ -164,7 +166,8 @@ WAYS = (
     CostlyCall(
         "vectorize", "numpy.vectorize runs a Python function for each element",
         "write it with operations on whole arrays (numpy.where, masks), or compile it with numba",
-        ("/numpy/lib/function_base.py:vectorize", "/numpy/lib/_function_base_impl.py:vectorize"),
+        ("/numpy/lib/function_base.py:vectorize.__call__",
+         "/numpy/lib/_function_base_impl.py:vectorize.__call__"),
         share_pct=30, is_through=True,
     ),
     CostlyCall(
@@ -200,6 +203,29 @@ WAYS = (
         '(`log.debug("%r", it)`), so that it becomes text only if the line is written, or ask '
         "`log.isEnabledFor` first; use a simple field as a key",
         (":__repr__", ":__str__", ":__format__"), (), 25, is_through=True, is_avoidable=False,
+    ),
+    CostlyCall(
+        "laid_out", "Laying objects out as text (pprint, textwrap) takes much of the time",
+        "make no text that nobody reads: ask `log.isEnabledFor` first, or pass the object as an "
+        "argument of the log; write less of it, and for machines as JSON",
+        ("/pprint.py:", "/textwrap.py:"), (), 30, is_avoidable=False,
+    ),
+    CostlyCall(
+        "texts_compared", "Comparing texts for how alike they are takes much of the time",
+        "compare equal ones first (a dictionary), then only those that share a beginning, a length "
+        "or some pieces of three letters (an index by these), and with rapidfuzz (process.cdist, "
+        "extractOne), which is many times faster than difflib",
+        ("/difflib.py:", "/fuzzywuzzy/", "/jellyfish/"), (), 30, is_avoidable=False,
+    ),
+    CostlyCall(
+        "decompositions",
+        "Decompositions and inverses of matrices (svd, eigh, inv) take much of the time",
+        "they take many times as long as a product of the same matrices: do them less often, solve "
+        "in place of inv, take eigh or cholesky where a matrix is symmetric, and a few steps of a "
+        "power iteration (svd_lowrank, scipy.sparse.linalg.svds) where the largest values are "
+        "enough", ("/numpy/linalg/", "/scipy/linalg/"),
+        ("torch._C._linalg.", "torch._C._VariableFunctionsClass.svd",
+         "torch._C._VariableFunctionsClass.pinverse"), 30, is_avoidable=False,
     ),
     CostlyCall(
         "code_compiled", "Code or templates are compiled again and again",

@@ -20,6 +20,7 @@ VOTES = ((0.8, "most"), (0.3, "several"), (0.0, "a little"))
 _LEAST_PCT, _WARNING_PCT, _CRITICAL_PCT = 1.0, 10.0, 20.0  # of the time lost
 _TO_WARN, _TO_BE_CRITICAL = 2, 20  # readings, or steps
 _HIGH, _MEDIUM = 0.7, 0.35
+_MOST_PARTS = 3  # findings of one rule that names several causes
 
 
 @dataclass(frozen=True)
@@ -187,6 +188,19 @@ class Tally:
             return self.votes != "none"
         costs = self.lost_pct is None or self.lost_pct >= _LEAST_PCT
         return costs and self.votes in ("most", "several")
+
+    def split(self) -> list[Tally]:
+        """Return the verdicts of each title by themselves, as far as these are worth reporting:
+        causes that differ have lines, evidence and shares of their own. If none is alone, but all
+        of them together, they stay so."""
+        titles = Counter(verdict.title for verdict in self.yes)
+        parts = [
+            replace(self, verdicts=[
+                one if one.title == title else one._replace(fired=False) for one in self.verdicts
+            ])
+            for title, _ in titles.most_common(_MOST_PARTS)
+        ]  # fmt: skip
+        return [part for part in parts if part.is_found] or [self]
 
     @property
     def is_by_others(self) -> bool:

@@ -84,6 +84,10 @@ class Rule:
         found: tuple[str, str] | None = getattr(self.module, "ONLY_IF", None)
         return None if found is None else (found[0], found[1].format(**self.limits))
 
+    def split(self, tally: Tally) -> list[Tally]:
+        """Return what becomes a finding each."""
+        return tally.split() if getattr(self.module, "APART", False) else [tally]
+
     def find_line(self, tally: Tally) -> str:
         """Return which line of code to name: busy, waiting, any, or none."""
         return getattr(self.module, "LINE", "") if tally.is_own else ""
@@ -217,7 +221,7 @@ def judge(
             outcome, tally = Outcome(rule.name, "failed", why), None
         outcomes.append(outcome)
         if tally is not None and tally.is_found:
-            tallies.append((rule, tally))
+            tallies += [(rule, part) for part in rule.split(tally)]
     tallies = _leave_out(doubt_effects(doubt_in_crowd(tallies)), outcomes)
     wanted = [(rule.find_line(tally), tally.fired) for rule, tally in tallies]
     lines = find_lines(recording, period, wanted)
@@ -256,16 +260,20 @@ def _leave_out(
     cannot explain all of it then. A cause that is worth a warning, but whose share of the time is
     not known, may explain anything. How fast a program is that stands still is nobody's question.
     Their outcomes name the rule that reports them."""
-    levels = {rule.name: LEVELS.index(tally.severity) for rule, tally in tallies}
+    levels: dict[str, int] = {}
+    for rule, tally in tallies:
+        levels[rule.name] = max(levels.get(rule.name, 0), LEVELS.index(tally.severity))
     facts = {
-        rule.name for rule, tally in tallies if tally.lost_pct is None and levels[rule.name] > 0
-    }
+        rule.name for rule, tally in tallies
+        if tally.lost_pct is None and LEVELS.index(tally.severity) > 0
+    }  # fmt: skip
     stands = [rule.name for rule, _tally in tallies
               if getattr(rule.module, "FIRST", False) and levels[rule.name] > 0]  # fmt: skip
     kept = []
     for rule, tally in tallies:
+        level = LEVELS.index(tally.severity)
         causes = [name for name in getattr(rule.module, "UNLESS", ())
-                  if levels.get(name, -1) >= levels[rule.name] or name in facts]  # fmt: skip
+                  if levels.get(name, -1) >= level or name in facts]  # fmt: skip
         if not getattr(rule.module, "DANGER", False):
             causes = causes or stands
         if not causes:

@@ -26,6 +26,7 @@ often in the pieces that fired), `DANGER = True` (seeing it once is enough to re
 mentioned),
 `BEHIND = ("costly_calls",)` (rules whose findings at the same line come first: its causes),
 `CROWD = "info"` (no more severe than this while other programs have the processors),
+`APART = True` (each title is a finding of its own: it names several causes),
 `COMPARES = True` (it looks at all processes of a job, however many),
 `IN_FILES = ("/multiprocessing/pool.py",)` (ends of paths: it is not asked if no stack goes through
 one of these files, and `OTHERWISE` says why),

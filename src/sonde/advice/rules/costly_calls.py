@@ -19,6 +19,7 @@ from sonde.advice.rules._code import FILES, SUMS, in_python, show_place
 from sonde.advice.verdict import LEVELS, Limit, Limits, Rows, Verdict, group
 
 MOST = "warning"
+APART = True
 UNLESS = ("deadlock", "hang")
 CALLS = (*WAYS, *LIBRARIES)
 BRIEF = -1  # the threads that live for a small part of a piece, as one
@@ -73,7 +74,11 @@ _FRAMES = _list_words(
     for one in CALLS
     for frame in one.frames
 )
-_CALLS = _list_words((one.name, call) for one in CALLS for call in one.calls)
+_CALLS = _list_words(
+    (one.name, call, "|" + "".join(f"{file}|" for file in one.via))
+    for one in CALLS
+    for call in one.calls
+)
 _BY_LENGTH = ", ".join(repr(one.name) for one in CALLS if one.stretch)
 # What calls a program without being asked for anything: not a framework that serves requests.
 _AROUND = (
@@ -81,6 +86,13 @@ _AROUND = (
     " OR file LIKE '%/concurrent/futures/%' OR file LIKE '%/multiprocessing/%'"
     f" OR {in_python('contextlib.py')} OR {in_python('functools.py')}"
     " OR file LIKE '%-packages/sonde/%' OR file LIKE '%/src/sonde/%')"
+)
+# What answers requests. If a process of the job does, it is what another one asks: a test, a load.
+_SERVERS = (
+    f"({in_python('socketserver.py')} OR {in_python('wsgiref/%')} OR file LIKE '%/uvicorn/%'"
+    " OR file LIKE '%/gunicorn/%' OR file LIKE '%/hypercorn/%' OR file LIKE '%/waitress/%'"
+    " OR file LIKE '%/cheroot/%' OR file LIKE '%/werkzeug/serving.py'"
+    " OR file LIKE '%/aiohttp/web%' OR file LIKE '%/tornado/httpserver.py')"
 )
 # Of each stack: the outermost frame of a library that is known to be costly, and the line of the
 # user's own that called it; or a method of the user's own that Python calls (__eq__). Where the
@@ -92,7 +104,8 @@ SQL = f"""
 WITH known_frame AS MATERIALIZED (
   SELECT word[1] AS name, word[2] AS path, word[3] AS ending, word[4]::INTEGER AS is_through
   FROM ({_FRAMES})),
-known_call AS MATERIALIZED (SELECT word[1] AS name, word[2] AS wanted FROM ({_CALLS})),
+known_call AS MATERIALIZED (
+  SELECT word[1] AS name, word[2] AS wanted, word[3] AS via FROM ({_CALLS})),
 single AS (
   SELECT piece, host, pid, thread, stack, call, idle, wall_ns, queue_ns, samples,
          CASE WHEN idle AND wait = 'sleep' THEN wall_ns ELSE 0 END AS asleep_ns,
@@ -112,6 +125,9 @@ frame AS MATERIALIZED (
   SELECT stack, depth, func, file, lineno, is_own FROM python.frame JOIN ({FILES}) USING (file)
   WHERE stack IN (SELECT stack FROM total)),
 own AS (SELECT stack, MIN(depth) AS depth FROM frame WHERE is_own GROUP BY stack),
+leaf AS (
+  SELECT stack, CASE WHEN {in_python("%")} THEN '|' || parse_filename(file) || '|' ELSE '?' END
+    AS file FROM frame WHERE depth = 0),
 child AS (
   SELECT stack, MIN(depth) AS depth FROM frame
   WHERE file LIKE '%/multiprocessing/process.py' AND ends_with(func, '_bootstrap')
@@ -131,8 +147,9 @@ seen AS (
     AND (child.depth IS NULL OR frame.depth < child.depth) GROUP BY ALL
   UNION ALL
   SELECT DISTINCT total.stack, total.call, name, -1, NULL
-  FROM total JOIN own ON own.stack = total.stack AND own.depth = 0 JOIN known_call
-    ON total.call = wanted OR (ends_with(wanted, '.') AND starts_with(total.call, wanted))),
+  FROM total JOIN own USING (stack) JOIN leaf USING (stack) JOIN known_call
+    ON (own.depth = 0 OR contains(via, leaf.file))
+      AND (total.call = wanted OR (ends_with(wanted, '.') AND starts_with(total.call, wanted)))),
 caller AS (
   SELECT seen.stack, seen.call, name, method, MIN(frame.depth) AS depth
   FROM seen JOIN frame ON frame.stack = seen.stack AND is_own AND frame.depth > seen.depth
@@ -168,6 +185,8 @@ hit AS (
     stretch.called, stretch.idle) = (total.piece, total.host, total.pid, total.thread,
     total.stack, COALESCE(total.call, ''), total.idle)
   GROUP BY ALL),
+server AS (
+  SELECT COUNT(*) > 0 AS is_serving FROM (SELECT DISTINCT file FROM frame) WHERE {_SERVERS}),
 thread AS (
   SELECT piece, host, pid, thread, SUM(wall_ns) AS alive_ns,
          COALESCE(SUM(wall_ns) FILTER (idle), 0) AS idle_ns, SUM(samples) AS samples,
@@ -181,7 +200,8 @@ process AS (
          MAX(idle_ns / able_ns) FILTER (thread = pid) * 100 AS rest_pct,
          SUM(alive_ns - idle_ns) AS work_ns FROM thread
   WHERE alive_ns > 0 GROUP BY ALL)
-SELECT piece, host, pid, readings, rest_pct, thread, name, file, lineno, func, call, method, depth,
+SELECT piece, host, pid, readings, rest_pct, is_serving, thread, name, file, lineno, func, call,
+       method, depth,
        COALESCE(is_request, FALSE) AS is_request, hit.wall_ns / able.alive_ns * 100 AS time_pct,
        COALESCE(hit.idle_ns, 0) / able.alive_ns * 100 AS waiting_pct,
        COALESCE(hit.asleep_ns, 0) / able.alive_ns * 100 AS asleep_pct,
@@ -191,7 +211,8 @@ SELECT piece, host, pid, readings, rest_pct, thread, name, file, lineno, func, c
        GREATEST(0, hit.wall_ns - COALESCE(hit.queue_ns, 0))
          / GREATEST(1, COALESCE(hit.stretches, 0)) / 1e9 AS able_s,
        (work_ns - own_ns) / able.alive_ns * 100 AS others_pct
-FROM process LEFT JOIN (FROM hit WHERE wall_ns > 1e7) AS hit USING (piece, host, pid)
+FROM process CROSS JOIN server
+LEFT JOIN (FROM hit WHERE wall_ns > 1e7) AS hit USING (piece, host, pid)
 LEFT JOIN (
   SELECT piece, host, pid, thread, given_ns, thread.alive_ns - idle_ns AS own_ns,
          GREATEST(thread.alive_ns, process.alive_ns) AS alive_ns
@@ -242,6 +263,7 @@ def _judge_process(piece: int, rows: list[Any], limits: Limits) -> Verdict:
         return Verdict(piece, False, readings=rows[0].readings, who=who)
     worst = _find_innermost(max(hits, key=_rank), hits, limits)
     kind, share = _BY_NAME[worst.name], _share(worst)
+    is_loss = _is_severe(worst) and not _asks_own_server(worst)
     evidence: dict[str, float | str | None] = {
         "time_pct": worst.time_pct,
         "waiting_pct": worst.waiting_pct,
@@ -252,7 +274,7 @@ def _judge_process(piece: int, rows: list[Any], limits: Limits) -> Verdict:
         is_long = kind.stretch == LONG
         evidence["without_a_break_ns"] = 1e9 * (worst.able_s if is_long else worst.stretch_s)
     return Verdict(
-        piece, True, evidence, lost_pct=share if _is_severe(worst) else None, severity="info",
+        piece, True, evidence, lost_pct=share if is_loss else None, severity="info",
         readings=rows[0].readings, who=who, title=kind.title,
         todo=kind.instead, line=show_place(worst.file, worst.lineno, worst.func),
         most=LEVELS[-1] if _is_worth_more(worst, limits) else LEVELS[0],
@@ -270,6 +292,12 @@ def _is_worth_more(row: Any, limits: Limits) -> bool:
     """Return whether it may be more than mentioned. A driver that hands one thing after the other
     to others, and does nothing else, may be meant to: a test of a server, a build, a backup."""
     return row.name not in _IN_TURN or _share(row) < limits.alone_pct
+
+
+def _asks_own_server(row: Any) -> bool:
+    """Return whether these are requests to a server of the same job: they may be there to test it,
+    or to make it work, and what takes long is the server's."""
+    return row.name == "requests_in_turn" and bool(row.is_serving)
 
 
 def _find_innermost(worst: Any, hits: list[Any], limits: Limits) -> Any:
