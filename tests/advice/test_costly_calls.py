@@ -188,7 +188,7 @@ def test_requests_to_a_server_of_the_same_job_are_only_mentioned() -> None:
     one = {"name": "requests_in_turn", "waiting_pct": 60.0}
     assert judge(one).lost_pct == 60
     found = judge({**one, "is_serving": True})
-    assert found.fired and found.lost_pct is None
+    assert found.fired and (found.lost_pct, found.most) == (None, "info")
     assert judge({"is_serving": True}).lost_pct == 60  # whatever else it does
 
 
@@ -255,6 +255,16 @@ def test_each_cause_has_a_finding_of_its_own_with_its_own_line() -> None:
         ("Requests", "client.py:9", "info"),
     ]
     assert [one.votes for one in parts] == ["several", "several"]
+
+
+def test_what_can_only_be_mentioned_comes_behind_other_causes() -> None:
+    verdicts = [
+        Verdict(at, True, severity="info", title=title, most=most)
+        for at in range(3)
+        for title, most in (("Requests", "info"), ("Compressing", "critical"))
+    ]
+    parts = Tally(verdicts, danger=False).split()
+    assert [one.pick("title") for one in parts] == ["Compressing", "Requests"]
 
 
 def test_causes_of_which_none_is_worth_a_word_alone_stay_together() -> None:

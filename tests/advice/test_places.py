@@ -208,6 +208,13 @@ def test_many_tasks_that_wait_together_are_told_nothing() -> None:
     assert place.facts.startswith("8.7 tasks at a time") and not place.instead
 
 
+def test_many_tasks_that_wait_for_threads_are_told_how_many_threads_there_are() -> None:
+    hand = ("to_thread", f"{STANDARD}/asyncio/threads.py", 25, 12)
+    stack = [("upload", "/job/app.py", 30, 28), hand]
+    assert "executor of their own" in await_often(stack, 9).instead
+    assert "executor" not in await_often(stack, 2).instead
+
+
 def test_a_task_that_waits_for_ever_is_told_nothing_and_one_before_a_full_queue_is() -> None:
     assert not await_often([("serve", "/job/app.py", 30, 28), READ], 1, ended=0).instead
     put = ("Queue.put", f"{STANDARD}/asyncio/queues.py", 125, 110)

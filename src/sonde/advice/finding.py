@@ -191,14 +191,17 @@ class Tally:
 
     def split(self) -> list[Tally]:
         """Return the verdicts of each title by themselves, as far as these are worth reporting:
-        causes that differ have lines, evidence and shares of their own. If none is alone, but all
-        of them together, they stay so."""
+        causes that differ have lines, evidence and shares of their own; what can only be mentioned
+        comes last. If none is alone, but all of them together, they stay so."""
         titles = Counter(verdict.title for verdict in self.yes)
+        mere = {one.title for one in self.yes} - {
+            one.title for one in self.yes if one.most != LEVELS[0]
+        }
         parts = [
             replace(self, verdicts=[
                 one if one.title == title else one._replace(fired=False) for one in self.verdicts
             ])
-            for title, _ in titles.most_common(_MOST_PARTS)
+            for title in sorted(titles, key=lambda one: (one in mere, -titles[one]))[:_MOST_PARTS]
         ]  # fmt: skip
         return [part for part in parts if part.is_found] or [self]
 

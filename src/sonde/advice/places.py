@@ -104,9 +104,17 @@ _FULL_QUEUE = (
     "or works on for each item, let several take from the queue at the same time, or do many items "
     "at once; a longer queue only hides it"
 )
+_THREADS = (
+    "tasks wait here for threads: asyncio.to_thread has as many as there are processors, and four "
+    "more (32 at most), for the whole program. Where more tasks wait than that, each waits for "
+    "others to be done: give long calls an executor of their own (run_in_executor with a "
+    "ThreadPoolExecutor that is large enough), so that short ones need not stand behind them, or "
+    "use an asynchronous client"
+)
 _FULL = ("room in a queue", "the items of a queue to be done")
 _LINES = ("a lock", "a semaphore", "a condition")
 _MOST_AWAITS = 4
+_MANY_TASKS = 4  # at a time, from which they may be more than the threads
 _FETCH, _FORWARD = "/torch/utils/data/_utils/fetch.py", "/torch/nn/modules/module.py"
 _EACH_ITEM = (
     "this is done for each item, and anew in each epoch: what is the same for all items or each "
@@ -304,6 +312,8 @@ def _advise_await(one: Await, tasks: float) -> str:
         return _LOCKED
     if one.words in _FULL:
         return _FULL_QUEUE
+    if one.awaited == "asyncio.to_thread" and tasks >= _MANY_TASKS:
+        return _THREADS
     if one.awaited == "asyncio.sleep":
         return find_instead("", "sleep", is_waiting=True)
     # One that never ends is what the program is there for, as a server is.

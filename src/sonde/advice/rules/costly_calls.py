@@ -291,7 +291,8 @@ def _rank(row: Any) -> tuple[bool, float, float, str]:
 def _is_worth_more(row: Any, limits: Limits) -> bool:
     """Return whether it may be more than mentioned. A driver that hands one thing after the other
     to others, and does nothing else, may be meant to: a test of a server, a build, a backup."""
-    return row.name not in _IN_TURN or _share(row) < limits.alone_pct
+    is_alone = row.name in _IN_TURN and _share(row) >= limits.alone_pct
+    return not is_alone and not _asks_own_server(row)
 
 
 def _asks_own_server(row: Any) -> bool:
