@@ -153,9 +153,9 @@ def test_waiting_for_the_gil_after_a_wait_is_no_other_wait() -> None:
     assert wait_shortly("network", "network", "gil").facts == "500 waits of 60.0 ms"
 
 
-def await_often(
+def record_awaits(
     frames: list[tuple[str, str, int, int]], tasks: int, ended: int = 1, until_ms: int = 30_000
-) -> HotPlace:
+) -> FakeRecording:
     """An event loop without work, while so many tasks wait at one place; frames root first. Half of
     the waits are over after 20 ms, or none. From `until_ms` on, there are no tasks."""
     recording = FakeRecording()
@@ -171,7 +171,14 @@ def await_often(
         recording.row("python.task_wait", at_ms, wall_ns=10**9, stack=7,
                       waits_for="Future", looks=2, tasks=2 * tasks, soon=2, soon_ended=ended,
                       soon_ns=20_000_000 * ended, later=0, later_ended=0, later_ns=0)  # fmt: skip
-    return next(one for one in find(recording) if one.state == "waiting")
+    return recording
+
+
+def await_often(
+    frames: list[tuple[str, str, int, int]], tasks: int, ended: int = 1, until_ms: int = 30_000
+) -> HotPlace:
+    places = find(record_awaits(frames, tasks, ended, until_ms))
+    return next(one for one in places if one.state == "waiting")
 
 
 def test_the_time_between_the_cells_of_a_notebook_is_nobodys() -> None:
@@ -213,6 +220,22 @@ def test_many_tasks_that_wait_for_threads_are_told_how_many_threads_there_are() 
     stack = [("upload", "/job/app.py", 30, 28), hand]
     assert "executor of their own" in await_often(stack, 9).instead
     assert "executor" not in await_often(stack, 2).instead
+
+
+@pytest.mark.parametrize(("tasks", "file", "is_told"), [
+    (9, f"{STANDARD}/concurrent/futures/thread.py", True),
+    (2, f"{STANDARD}/concurrent/futures/thread.py", False),  # each has a thread
+    (9, f"{STANDARD}/threading.py", False),  # no threads of a pool
+])  # fmt: skip
+def test_threads_of_a_pool_for_which_more_tasks_wait_are_told_so(tasks, file, is_told) -> None:
+    hand = ("to_thread", f"{STANDARD}/asyncio/threads.py", 25, 12)
+    recording = record_awaits([("upload", "/job/app.py", 30, 28), hand], tasks)
+    for thread in (200, 300):
+        see_often(recording, [("_worker", file, 90, 60), ITEM], 100, 30_000, thread=thread, cpu=0,
+                  gil=False, wait="sleep")  # fmt: skip
+    place = next(one for one in find(recording) if one.func == ITEM[0])
+    assert ("8.7 tasks at a time wait for threads" in place.facts) == is_told
+    assert ("executor of their own" in place.instead) == is_told
 
 
 def test_a_task_that_waits_for_ever_is_told_nothing_and_one_before_a_full_queue_is() -> None:

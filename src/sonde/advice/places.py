@@ -105,7 +105,7 @@ _FULL_QUEUE = (
     "at once; a longer queue only hides it"
 )
 _THREADS = (
-    "tasks wait here for threads: asyncio.to_thread has as many as there are processors, and four "
+    "tasks wait for threads: asyncio.to_thread has as many as there are processors, and four "
     "more (32 at most), for the whole program. Where more tasks wait than that, each waits for "
     "others to be done: give long calls an executor of their own (run_in_executor with a "
     "ThreadPoolExecutor that is large enough), so that short ones need not stand behind them, or "
@@ -115,6 +115,7 @@ _FULL = ("room in a queue", "the items of a queue to be done")
 _LINES = ("a lock", "a semaphore", "a condition")
 _MOST_AWAITS = 4
 _MANY_TASKS = 4  # at a time, from which they may be more than the threads
+_HANDED, _POOL, _CROWD = "asyncio.to_thread", "/concurrent/futures/thread.py", 1.5
 _FETCH, _FORWARD = "/torch/utils/data/_utils/fetch.py", "/torch/nn/modules/module.py"
 _EACH_ITEM = (
     "this is done for each item, and anew in each epoch: what is the same for all items or each "
@@ -148,6 +149,12 @@ def find_places(recording: HeldRecording, period: Period) -> list[HotPlace]:
     told = [
         _describe(place, facts[at], depths.get(at, 0), window, alike) if at in facts else place
         for at, place in enumerate(places)
+    ]
+    handed_ns = sum(one.awaited_ns for one in awaits if one.awaited == _HANDED)
+    tasks = handed_ns / (window.until_ns - window.since_ns)
+    told = [
+        _tell_crowd(place, facts[at]["threads"], tasks, tree) if at in facts else place
+        for at, place in enumerate(told)
     ]
     told = mark_device(recording, period.find_words("some")["inside"], told)
     return [_tell_repeated(place, tree) if place.state == "working" else place for place in told]
@@ -280,6 +287,20 @@ def _find_frame(frames: Sequence[ProfileFrame], place: HotPlace) -> int | None:
     return found[-1] if found else None
 
 
+def _tell_crowd(place: HotPlace, threads: int, tasks: float, tree: CodeTree) -> HotPlace:
+    """Add that more tasks wait for the threads of asyncio's own pool than these are, at a place
+    that keeps them all."""
+    pooled = sum(
+        wall_ns for stack, wall_ns in place.stacks.items()
+        if any(one.file.endswith(_POOL) for one in tree.frames.get(stack, ()))
+    )  # fmt: skip
+    if tasks < _CROWD * threads or 2 * pooled <= sum(place.stacks.values()):
+        return place
+    words = f"{tasks:.1f} tasks at a time wait for threads of asyncio's pool"
+    facts = f"{place.facts}, {words}" if place.facts else words
+    return replace(place, facts=facts, instead=_THREADS)
+
+
 # ---- tasks ---------------------------------------------------------------------------------------
 
 
@@ -312,7 +333,7 @@ def _advise_await(one: Await, tasks: float) -> str:
         return _LOCKED
     if one.words in _FULL:
         return _FULL_QUEUE
-    if one.awaited == "asyncio.to_thread" and tasks >= _MANY_TASKS:
+    if one.awaited == _HANDED and tasks >= _MANY_TASKS:
         return _THREADS
     if one.awaited == "asyncio.sleep":
         return find_instead("", "sleep", is_waiting=True)
