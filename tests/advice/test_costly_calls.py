@@ -184,8 +184,9 @@ def test_requests_that_threads_of_the_same_process_answer_are_no_reason_to_send_
     assert judge({**one, "others_pct": 30.0}).fired  # another thread works, but not all that time
 
 
-def test_requests_to_a_server_of_the_same_job_are_only_mentioned() -> None:
-    one = {"name": "requests_in_turn", "waiting_pct": 60.0}
+@pytest.mark.parametrize("name", ["requests_in_turn", "unanswered"])
+def test_requests_to_a_server_of_the_same_job_are_only_mentioned(name: str) -> None:
+    one = {"name": name, "waiting_pct": 60.0, "able_s": 1.0}
     assert judge(one).lost_pct == 60
     found = judge({**one, "is_serving": True})
     assert found.fired and (found.lost_pct, found.most) == (None, "info")

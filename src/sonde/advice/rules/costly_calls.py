@@ -219,6 +219,7 @@ LEFT JOIN (
   FROM thread JOIN process USING (piece, host, pid)) AS able USING (piece, host, pid, thread)
 """
 _BY_NAME = {one.name: one for one in CALLS}
+_ASKS = ("requests_in_turn", "unanswered")
 _IN_TURN = ("requests_in_turn", "subprocess_per_item")
 _ONCE = {one.title: one.once for one in CALLS if one.is_once}
 
@@ -297,8 +298,9 @@ def _is_worth_more(row: Any, limits: Limits) -> bool:
 
 def _asks_own_server(row: Any) -> bool:
     """Return whether these are requests to a server of the same job: they may be there to test it,
-    or to make it work, and what takes long is the server's."""
-    return row.name == "requests_in_turn" and bool(row.is_serving)
+    or to make it work, and what takes long is the server's. One that is asked by many at a time
+    lets connections wait for a second, and then answers."""
+    return row.name in _ASKS and bool(row.is_serving)
 
 
 def _find_innermost(worst: Any, hits: list[Any], limits: Limits) -> Any:
