@@ -8,10 +8,13 @@ from typing import NamedTuple
 
 from sonde.analysis.code_names import (
     LIBRARY,
+    MANY_CALLERS,
     MINE,
     PYTHON,
     SONDE,
+    count_start,
     is_around,
+    is_mine,
     is_ours,
     name_c_call,
     name_call,
@@ -80,11 +83,12 @@ def keep_all(frames: Sequence[ProfileFrame], own: Callable[[str], str]) -> list[
 
 
 def tidy(places: Sequence[Place]) -> list[Place]:
-    """Return a stack, root first, without frames of ours, and in which an import is one place: the
-    module that is imported, and not what Python does to find and load it."""
+    """Return a stack, root first, without frames of ours and what only runs the program, and in
+    which an import is one place: the module that is imported, and not what Python does to find and
+    load it. So is the way on which a server calls the user's own code, if it is long."""
     found: list[Place] = []
     is_import = False
-    for place in places:
+    for place in places[count_start([one.file for one in places]) :]:
         if place.file.startswith(_IMPORTER):
             is_import = True
         elif not is_ours(place.file):
@@ -93,7 +97,17 @@ def tidy(places: Sequence[Place]) -> list[Place]:
             is_import = False
     if is_import:
         found.append(Place(_FINDING, _IMPORTER + ">", 0))
-    return found or [Place("(sonde)", "", 0)]
+    return _fold_callers(found) or [Place("(sonde)", "", 0)]
+
+
+def _fold_callers(places: list[Place]) -> list[Place]:
+    """Return a stack in which many frames of libraries before the user's own code are one place."""
+    own = (at for at, place in enumerate(places) if is_mine(place.file))
+    first = next(own, 0)
+    if first < MANY_CALLERS:
+        return places
+    name = f"{name_module(places[0].file)} \N{HORIZONTAL ELLIPSIS}"
+    return [places[0]._replace(func=name), *places[first:]]
 
 
 def _name_import(place: Place) -> Place:

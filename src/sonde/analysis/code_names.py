@@ -11,6 +11,7 @@ from typing import Protocol, TypeVar
 from sonde.words import OURS, PACKAGES, STANDARD
 from sonde.words import shorten_file as shorten_file  # noqa: PLC0414  # its users look here
 
+MANY_CALLERS = 5  # frames of libraries before the user's own code, that are told as one
 MINE, LIBRARY, PYTHON, SONDE = "mine", "library", "python", "sonde"
 # Functions of libraries that only call what they wrap.
 WRAPPERS = ("wrapper", "inner", "wrapped", "_call_impl", "_wrapped_call_impl", "__call__",
@@ -44,6 +45,12 @@ def find_owner(file: str, mine: Sequence[str] = ()) -> str:
 def is_ours(file: str) -> bool:
     """Return whether a file is part of sonde: its frames are shown to nobody."""
     return find_owner(file) == SONDE
+
+
+@lru_cache(maxsize=4096)
+def is_mine(file: str) -> bool:
+    """Return whether a file is the user's own code, as far as its name tells."""
+    return find_owner(file) == MINE
 
 
 def name_module(file: str) -> str:

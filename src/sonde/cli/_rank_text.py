@@ -7,7 +7,7 @@ from itertools import groupby
 from textwrap import wrap
 from typing import Any
 
-from sonde.analysis.code_names import MINE, find_owner, shorten_file
+from sonde.analysis.code_names import MANY_CALLERS, MINE, find_owner, shorten_file
 from sonde.analysis.live_processes import list_missing
 from sonde.analysis.rank_tree import (
     Frame,
@@ -22,7 +22,7 @@ from sonde.analysis.rank_tree import (
     split_threads,
 )
 from sonde.analysis.wait_words import describe_wait
-from sonde.cli._stack_text import MANY_CALLERS, Painter, name_packages
+from sonde.cli._stack_text import Painter, name_packages
 from sonde.words import clean, count_things, show_duration, show_ranges
 
 Row = dict[str, Any]

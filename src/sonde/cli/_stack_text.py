@@ -7,6 +7,7 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from textwrap import wrap
 
 from sonde.analysis.code_names import (
+    MANY_CALLERS,
     MINE,
     SONDE,
     count_start,
@@ -24,7 +25,6 @@ from sonde.words import clean, shorten_func, show_duration
 
 _SHORT_NS = 10**9  # a wait that is shorter is no news
 _MOST_NAMES = 4
-MANY_CALLERS = 5  # frames of libraries, the outermost ones, that are told in one line
 _MOST_OF_LIBRARIES = 8  # frames, the innermost ones, that are shown of a stack of nothing else
 _LEAST = 12  # columns of a source line that still tell something
 _STARTS = ("Thread._bootstrap", "Thread._bootstrap_inner", "Thread.run", "_bootstrap",

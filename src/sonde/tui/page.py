@@ -275,7 +275,8 @@ def _make_threads(choice: Choice, process: TopProcess) -> Page:
         unit = process.tree.by_line.names[process.tree.by_line.of[load.place]]
         times = (load.busy_ns, load.cpu_ns, load.gil_ns)
         name, where = name_thread(load), unit.show_place(process.folder)
-        cells = (*(show_share(t, span) for t in times), load.now, name, unit.func, where)
+        func = shorten_func(unit.func)
+        cells = (*(show_share(t, span) for t in times), load.now, name, func, where)
         rows.append(PageRow(load.thread, (*times, load.now, name, unit.func, where), cells))
     title = f"threads · share of the window · {show_window(window_s)}"
     return Page(title, _THREADS, rows, 0, "" if rows else _explain_nothing(choice, process))
@@ -308,7 +309,7 @@ def _list_branches(process: TopProcess, branch: Branch, first: str, rest: str) -
     while True:
         if branch.place >= 0:
             unit = units.names[units.of[branch.place]]
-            cells = first + unit.func, unit.show_place(process.folder)
+            cells = first + shorten_func(unit.func), unit.show_place(process.folder)
             yield PageRow(branch.place, (), cells)
             first = rest
         if branch.threads or len(branch.below) != 1:

@@ -10,7 +10,10 @@ from sonde.analysis.code_names import LIBRARY, MINE, PYTHON, SONDE, find_owner
 # Where the hues of an owner's files begin: orange, blue, green; sonde's own are as Python's.
 HUES = {MINE: 16, LIBRARY: 196, PYTHON: 96, SONDE: 96}
 HUE_SPREAD = 30
-LEGEND = "orange: your code; blue: libraries; green: Python itself"
+LEGEND = (
+    "orange: your code; blue: libraries; green: Python itself; "
+    "\N{HORIZONTAL ELLIPSIS}: how libraries call your code"
+)
 
 
 def read_asset(name: str) -> str:
