@@ -13,7 +13,7 @@ from sonde.store.recording import open_recording
 PROGRAM = """
 import _posixsubprocess, multiprocessing, os, subprocess, sys, threading, time, traceback
 import sonde
-before = os.posix_spawn, _posixsubprocess.fork_exec, getattr(subprocess, "_fork_exec", None)
+before = os.posix_spawn, os.posix_spawnp, _posixsubprocess.fork_exec, getattr(subprocess, "_fork_exec", None)
 
 def start_all():
     pids = []
@@ -23,6 +23,8 @@ def start_all():
     for one in pids: one.wait()
     pids = [one.pid for one in pids]
     pids.append(os.posix_spawn("/bin/true", ["true"], {}))
+    os.waitpid(pids[-1], 0)
+    pids.append(os.posix_spawnp("true", ["true"], os.environ))
     os.waitpid(pids[-1], 0)
     pids.append(os.fork())
     if pids[-1] == 0: os._exit(0)
@@ -48,7 +50,7 @@ if os.fork() == 0:  # nobody records the child: the parent's rows are the parent
     os._exit(0)
 os.wait()
 sonde.stop()
-assert before == (os.posix_spawn, _posixsubprocess.fork_exec, getattr(subprocess, "_fork_exec", None))
+assert before == (os.posix_spawn, os.posix_spawnp, _posixsubprocess.fork_exec, getattr(subprocess, "_fork_exec", None))
 start_all()
 import json
 print(json.dumps([folder, pids]))
@@ -58,16 +60,16 @@ print(json.dumps([folder, pids]))
 def test_each_process_has_the_line_that_started_it(run) -> None:
     folder, pids = json.loads(run(PROGRAM).stdout)
     rows = open_recording(folder).query("FROM python.spawn ORDER BY t_ns").to_pylist()
-    assert [row["child"] for row in rows[:-1]] == pids[:4]  # forks have no row
+    assert [row["child"] for row in rows[:-1]] == pids[:5]  # forks have no row
     exec_, spawn = "exec", "posix_spawn"
-    assert [row["how"] for row in rows] == [exec_, exec_, spawn, spawn, exec_]
+    assert [row["how"] for row in rows] == [exec_, exec_, spawn, spawn, spawn, exec_]
     assert [row["program"] for row in rows] == [
-        "true", "true", "/bin/true", "/bin/true", "no such program",
+        "true", "true", "/bin/true", "/bin/true", "true", "no such program",
     ]  # fmt: skip
     lines = PROGRAM.splitlines()
     named = [lines[row["lineno"] - 1].split("(")[0].split()[-1] for row in rows]
     assert named == [
-        "pids.append", "pids.append", "pids.append", "pids.append", "subprocess.run",
+        *["pids.append"] * 5, "subprocess.run",
     ]  # fmt: skip
     assert {row["func"] for row in rows} == {"start_all", "<module>"}
 

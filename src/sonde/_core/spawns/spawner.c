@@ -6,7 +6,7 @@
 #include "spawns/spawner.h"
 #include "format/format.h"
 
-enum { MOST_SPAWNERS = 2 };
+enum { MOST_SPAWNERS = 3 };
 
 typedef struct {
     PyMethodDef def;
@@ -40,6 +40,14 @@ static PyObject *call_second(PyObject *Py_UNUSED(self), PyObject *const *args, P
     return call(&spawners[1], args, n, names);
 }
 
+static PyObject *call_third(PyObject *Py_UNUSED(self), PyObject *const *args, Py_ssize_t n, PyObject *names)
+{
+    return call(&spawners[2], args, n, names);
+}
+
+typedef PyObject *(*spawner_call)(PyObject *, PyObject *const *, Py_ssize_t, PyObject *);
+static const spawner_call calls[MOST_SPAWNERS] = {call_first, call_second, call_third};
+
 static PyObject *cover_spawner(PyObject *Py_UNUSED(core), PyObject *args)
 {
     PyObject *covered, *listener;
@@ -55,7 +63,7 @@ static PyObject *cover_spawner(PyObject *Py_UNUSED(core), PyObject *args)
         .covered = Py_NewRef(covered),
         .listener = Py_NewRef(listener),
     };
-    one->def.ml_meth = (PyCFunction)(void (*)(void))(count++ == 0 ? call_first : call_second);
+    one->def.ml_meth = (PyCFunction)(void (*)(void))calls[count++];
     one->def.ml_flags = METH_FASTCALL | METH_KEYWORDS;
     PyCFunctionObject *original = (PyCFunctionObject *)covered;
     return PyCFunction_NewEx(&one->def, original->m_self, original->m_module);

@@ -19,7 +19,8 @@ if TYPE_CHECKING:
     from types import FrameType
     from typing import Any
 
-_HOW = {"fork_exec": "exec", "posix_spawn": "posix_spawn"}  # by the name of the function
+# By the name of the function.
+_HOW = {"fork_exec": "exec", "posix_spawn": "posix_spawn", "posix_spawnp": "posix_spawn"}
 _LIBRARY = os.path.dirname(os.__file__) + "/"
 _OURS = os.path.dirname(os.path.dirname(os.path.dirname(__file__))) + "/"
 _PACKAGES = ("/site-packages/", "/dist-packages/")
@@ -30,7 +31,7 @@ _MOST_CHARS = 200  # of a program's name
 
 
 class _Seam:
-    """Stands in front of the two functions that all of Python's library starts processes with.
+    """Stands in front of the functions that all of Python's library starts processes with.
     There is one for the life of the process: a forked child finds it in place.
 
     Forks have no row: code that runs right after one writes to pages that both processes still
@@ -44,7 +45,9 @@ class _Seam:
         self.listener = listener
         import _posixsubprocess  # a few functions in C; `subprocess` takes ours when it is imported
 
-        originals: tuple[Any, ...] = (_posixsubprocess.fork_exec, os.posix_spawn)
+        originals: tuple[Any, ...] = (
+            _posixsubprocess.fork_exec, os.posix_spawn, os.posix_spawnp,
+        )  # fmt: skip
         for original in originals:
             name = original.__name__
             # What somebody else has put there is no built-in function, and stays.
@@ -61,7 +64,9 @@ class _Seam:
         places = (("_posixsubprocess", "fork_exec", "fork_exec"),
                   ("subprocess", "_fork_exec", "fork_exec"),
                   ("os", "posix_spawn", "posix_spawn"),
-                  ("posix", "posix_spawn", "posix_spawn"))  # fmt: skip
+                  ("posix", "posix_spawn", "posix_spawn"),
+                  ("os", "posix_spawnp", "posix_spawnp"),
+                  ("posix", "posix_spawnp", "posix_spawnp"))  # fmt: skip
         for module, name, original in places:
             found, pair = sys.modules.get(module), self._covers.get(original)
             # If somebody else stands there, that stays.
