@@ -462,6 +462,9 @@ def test_the_programs_own_handlers_and_children_are_left_alone(run) -> None:
     assert done.stdout == f"[1] {int(signal.SIGABRT)} True True\n"
     rows = sonde.open("all").query("SELECT signal FROM python.fatal_signal").to_pylist()
     assert [row["signal"] for row in rows] == []
+    found = "FROM sonde.source_log WHERE detail LIKE '%handles 1 of the signals of faults%'"
+    (row,) = sonde.open("all").query(found).to_pylist()
+    assert (row["source"], row["state"]) == ("stack", "on")
 
 
 def test_the_setting_leaves_all_signals_alone(run) -> None:

@@ -83,13 +83,23 @@ class Source:
         if session.values["stack.native"]:
             self._see_native(slow)
         if session.values["stack.fatal"] and not slow:
-            _core.fatal_catch(self._fatal, session.text, session.page)
+            self._watch_faults()
             if session.values["collector"]:
                 self._sampler.see_crash()
             else:
                 self._add_detail(_NO_CRASH_STACKS)
         elif session.values["stack.fatal"]:
             self._add_detail("a fatal signal leaves no last stacks")
+
+    def _watch_faults(self) -> None:
+        """Have all threads sampled before a fault ends the program."""
+        session = self._context.session
+        own = _core.fatal_catch(self._fatal, session.text, session.page)
+        if own:
+            self._add_detail(
+                f"the program handles {own} of the signals of faults itself, which leave no last "
+                "stacks then"
+            )
 
     def _see_native(self, slow: bool) -> None:
         """Have native frames added, for which the collector starts a process beside this one."""
