@@ -40,10 +40,7 @@ LIMITS = {
         40, "of the workers' time spent waiting for a processor, from which none are free"
     ),
     "mostly_pct": Limit(60, "of the loading spent in one call, from which that is named"),
-    "handling_pct": Limit(
-        60,
-        "of a loop's own loading in which torch takes single examples and puts them together",
-    ),
+    "handling_pct": Limit(60, "of a loop's own loading in which torch takes and collates examples"),
     "cpu_pct": Limit(
         80, "of the allowed processors used by workers, from which more would not help"
     ),
