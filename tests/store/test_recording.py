@@ -20,6 +20,7 @@ from sonde.errors import NoSession, QueryError
 from sonde.session import Session
 from sonde.store.recording import Recording
 from sonde.store.statement import qualify
+from support.places import GOLDEN
 
 
 class Thing:
@@ -358,3 +359,12 @@ with limited("300MiB"):
     done = run(code, check=False)
     assert done.returncode == 5
     assert done.stderr.startswith("sonde: the query or its result needs more than 300MiB; ask for")
+
+
+def test_times_are_read_where_the_system_has_no_time_zones() -> None:
+    asked = "SELECT source FROM sonde.source"
+    done = subprocess.run(
+        [sys.executable, "-m", "sonde", "query", GOLDEN / "ended", asked],
+        env={**os.environ, "PYTHONTZPATH": ""}, capture_output=True, text=True, check=False,
+    )  # fmt: skip
+    assert done.returncode == 0 and "stack" in done.stdout, done.stderr
