@@ -85,13 +85,13 @@ def test_while_the_memory_grows_the_heap_is_sampled_for_a_time(grower: Grower, s
     grower.read(2, 5)
     assert grower.is_looked_at()
     (why,) = wait_for_states(grower, "on")
-    assert why.startswith("for a time, because the memory grew by 57.22 MiB in 12.0s; ")
+    assert why.startswith("for a time, because the memory grew by 57.22 MiB in 12.0 s; ")
     kept = [bytearray(9000) for _ in range(100)]
     grower.read(round(LOOK_S[0]), 5)
     assert not grower.is_looked_at()
     assert (
         wait_for_states(grower, "on", "off")[1]
-        == "it was on because the memory grew by 57.22 MiB in 12.0s"
+        == "it was on because the memory grew by 57.22 MiB in 12.0 s"
     )
     log = Path(grower.session.path("log")).read_text()
     assert "source.heap is on for 60 s at most, because the memory grew by 57.22 MiB" in log

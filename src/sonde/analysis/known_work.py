@@ -231,11 +231,6 @@ WORK: tuple[WorkKind, ...] = (
             "billiard",
             "thread.lock.acquire",
             "lock.acquire",
-            "os.wait",
-            "os.wait3",
-            "os.wait4",
-            "os.waitid",
-            "os.waitpid",
         ),
         "handing work over has its price: make the pieces that threads or processes are given "
         "larger, and send less with each",
