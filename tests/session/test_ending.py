@@ -81,6 +81,10 @@ def test_a_program_that_goes_on_after_faults_was_not_ended_by_the_last_one(
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(stack_table, "read_rows", lambda _session, _table: [earlier, *rows])
         assert ending.find_fault(session) is None
+        patch.setattr(
+            stack_table, "read_rows", lambda _session, _table: [{**rows[0], "signal": None}]
+        )
+        assert ending.find_fault(session) is None
     found = ending.find_fault(session)
     assert found is not None and (found.status, found.is_guess) == (signal.SIGSEGV, True)
 

@@ -255,7 +255,8 @@ def find_fault(session: Session) -> Exit | None:
         return None
     if not rows or max(newest_ns or 0, rows[-1]["t_ns"]) > rows[0]["t_ns"] + _LAST_NS:
         return None
-    return Exit(status=int(signal.Signals[str(rows[-1]["signal"])]), is_guess=True)
+    number = signal.Signals.__members__.get(str(rows[-1]["signal"]))  # a damaged file has any text
+    return None if number is None else Exit(status=int(number), is_guess=True)
 
 
 def find_exit_call(session: Session) -> tuple[str, int] | tuple[None, None]:
