@@ -8,6 +8,7 @@ from weakref import ref
 
 from sonde import _core
 from sonde.job.source_context import SourceContext
+from sonde.job.torch.old_compiler import name_hook
 from sonde.job.torch.steps import OPTIMIZER, Steps
 
 TYPE_CHECKING = False
@@ -32,10 +33,11 @@ class Optimizers:
         )
 
     def start(self) -> None:
-        optimizer = sys.modules["torch.optim.optimizer"]
+        torch, optimizer = sys.modules["torch"], sys.modules["torch.optim.optimizer"]
+        before, after = (name_hook(torch, hook) for hook in (self.core.before, self.core.after))
         self._handles = [
-            optimizer.register_optimizer_step_pre_hook(self.core.before),
-            optimizer.register_optimizer_step_post_hook(self.core.after),
+            optimizer.register_optimizer_step_pre_hook(before),
+            optimizer.register_optimizer_step_post_hook(after),
         ]
 
     def stop(self) -> None:

@@ -11,7 +11,7 @@ from types import CodeType, FunctionType
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
-    from collections.abc import Iterator
+    from collections.abc import Callable, Iterator
     from typing import Any
 
 _PACKAGE = "sonde"
@@ -21,11 +21,28 @@ _WRITTEN = "<string>"  # the methods that dataclasses write
 
 def leave_out_ours(torch: Any) -> None:
     """Have torch run all of our functions that are loaded now as they are."""
-    dynamo = getattr(getattr(torch, "_C", None), "_dynamo", None)
-    skip = getattr(getattr(dynamo, "eval_frame", None), "skip_code", None)
+    skip = _find_skip(torch)
     if skip is not None:
         for code in set(_list_code()):
             skip(code)
+
+
+def name_hook(torch: Any, hook: Callable[..., object]) -> Callable[..., object]:
+    """Return a hook that such a compiler leaves out without a warning: of one that is no Python
+    function, it warns the user, with our name."""
+    if _find_skip(torch) is None:
+        return hook
+
+    def call_hook(*args: object) -> object:
+        return hook(*args)
+
+    call_hook._torchdynamo_disable = True  # type: ignore[attr-defined]
+    return call_hook
+
+
+def _find_skip(torch: Any) -> Any:
+    dynamo = getattr(getattr(torch, "_C", None), "_dynamo", None)
+    return getattr(getattr(dynamo, "eval_frame", None), "skip_code", None)
 
 
 def _list_code() -> Iterator[CodeType]:
