@@ -30,10 +30,10 @@ demo: $(VENV)/.installed
 test: $(VENV)/.installed $(VENV)/.test
 	$(BIN)/python -m pytest $(or $(TESTS),-n 5 --dist loadfile)
 
-# The tests with real transformers, Lightning, Accelerate, web servers and other programs, which take
-# minutes to install; without them, `make test` skips these tests.
+# The tests with real web servers and other programs, which take minutes to install; without them, `make test`
+# skips these tests. Those with real transformers, Lightning and Accelerate are in `make test`.
 frameworks: $(VENV)/.installed $(VENV)/.test $(VENV)/.frameworks
-	$(BIN)/python -m pytest tests/integration/test_frameworks.py tests/integration/test_programs.py tests/integrations
+	$(BIN)/python -m pytest tests/integration/test_programs.py tests/integrations
 
 check: $(VENV)/.installed $(VENV)/.test $(VENV)/.check
 	$(BIN)/ruff check .

@@ -33,9 +33,14 @@ SILENCE_S = 480.0  # by then, the limits of pyproject.toml have ended every test
 signal.signal(signal.SIGINT, signal.default_int_handler)
 
 # Started when a test first needs them; they end with the tests.
+_FRAMEWORKS = (
+    "torch", "torch._dynamo", "accelerate", "transformers.models.llama.modeling_llama",
+    "transformers.trainer", "lightning.pytorch", "pytorch_lightning",
+)  # fmt: skip
 _ZYGOTES = {
     # Torch imports its compiler when the first optimizer makes a step.
     "torch": Zygote(["torch", "torch._dynamo"]),
+    "frameworks": Zygote([name for name in _FRAMEWORKS if find_spec(name.partition(".")[0])]),
     "cli": Zygote(
         [
             "sonde.cli",
@@ -319,13 +324,23 @@ def run_torch(
     root: Path, tmp_path: Path, torch_zygote: Zygote
 ) -> Callable[..., subprocess.CompletedProcess[str]]:
     """As `run`, for programs that begin with `import torch`: it is there at once."""
+    return _make_run(torch_zygote, tmp_path / "program.py")
 
+
+@pytest.fixture
+def run_frameworks(
+    root: Path, tmp_path: Path, frameworks_zygote: Zygote
+) -> Callable[..., subprocess.CompletedProcess[str]]:
+    """As `run_torch`, for programs that import transformers, Lightning or Accelerate."""
+    return _make_run(frameworks_zygote, tmp_path / "program.py")
+
+
+def _make_run(zygote: Zygote, script: Path) -> Callable[..., subprocess.CompletedProcess[str]]:
     def run(
         code: str, *args: str, check: bool = True, **env: str
     ) -> subprocess.CompletedProcess[str]:
-        script = tmp_path / "program.py"
         script.write_text(code)
-        done = torch_zygote.run([str(script), *args], {**os.environ, **env}, TIMEOUT_S)
+        done = zygote.run([str(script), *args], {**os.environ, **env}, TIMEOUT_S)
         assert not check or done.returncode == 0, done.stderr
         return done
 
@@ -359,6 +374,12 @@ def start_torch(
 def torch_zygote() -> Iterator[Zygote]:
     """A process that has imported torch, and forks for each program."""
     yield from _lend("torch")
+
+
+@pytest.fixture(scope="session")
+def frameworks_zygote() -> Iterator[Zygote]:
+    """A process that has imported what people train with, and forks for each program."""
+    yield from _lend("frameworks")
 
 
 @pytest.fixture(scope="session")

@@ -43,9 +43,9 @@ trainer.fit(Model(), data, data)
 
 
 @pytest.mark.parametrize("package", ["lightning.pytorch", "pytorch_lightning"])
-def test_lightning_tells_stages_epochs_and_steps(run, root: Path, package: str) -> None:
+def test_lightning_tells_stages_epochs_and_steps(run_frameworks, root: Path, package: str) -> None:
     pytest.importorskip(package)
-    run(LIGHTNING, package, SONDE_COLLECTOR="off")
+    run_frameworks(LIGHTNING, package, SONDE_COLLECTOR="off")
     rows = ask(root, STEPS)
     assert [row[:3] for row in rows] == [
         ("sanity_check", 0, 0),
@@ -86,10 +86,12 @@ Trainer(Model(PretrainedConfig()), arguments, train_dataset=data, eval_dataset=d
 """
 
 
-def test_transformers_tells_stages_epochs_steps_and_logs(run, root: Path, tmp_path: Path) -> None:
+def test_transformers_tells_stages_epochs_steps_and_logs(
+    run_frameworks, root: Path, tmp_path: Path
+) -> None:
     pytest.importorskip("transformers")
     pytest.importorskip("accelerate")
-    run(TRANSFORMERS, str(tmp_path / "out"), SONDE_COLLECTOR="off")
+    run_frameworks(TRANSFORMERS, str(tmp_path / "out"), SONDE_COLLECTOR="off")
     rows = ask(root, STEPS)
     assert [(stage, step) for stage, _epoch, step, _ in rows] == [
         ("train", 1), ("train", 2), ("evaluate", 2), ("evaluate", 2),
@@ -124,9 +126,9 @@ accelerator.end_training()
 """
 
 
-def test_accelerate_tells_steps_config_and_logs(run, root: Path) -> None:
+def test_accelerate_tells_steps_config_and_logs(run_frameworks, root: Path) -> None:
     pytest.importorskip("accelerate")
-    run(ACCELERATE, SONDE_COLLECTOR="off")
+    run_frameworks(ACCELERATE, SONDE_COLLECTOR="off")
     assert [row[:3] for row in ask(root, STEPS)] == [("train", 0, 1), ("train", 0, 2)]
     assert dict(ask(root, TAGS))["lr"] == "0.1"
     logged = ask(root, "SELECT name, global_step FROM job.loop_metric ORDER BY t_ns")
