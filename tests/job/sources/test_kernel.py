@@ -145,6 +145,8 @@ if data.device.type == "cuda":           # the host is ahead of the device, as i
 for number in range(300):                 # on a busy machine the device may take long to settle
     with torch.autograd.profiler.record_function("the whole step"):
         step()
+    # A window is given up if the device, which others may use as well, is too far behind.
+    if data.device.type == "cuda" and number % 4 == 3: torch.cuda.synchronize()
     if number >= 29 and len(saved) > 3: break
 if data.device.type == "cuda": torch.cuda.synchronize()
 sonde.stop()
