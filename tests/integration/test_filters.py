@@ -9,6 +9,7 @@ import pytest
 
 import sonde
 from support import native_tools
+from support.needs import need
 
 # Allow everything but one system call, whose number is in `FORBIDDEN`; no new privileges first.
 FILTER = """
@@ -241,6 +242,29 @@ forbid({number})
 sys.exit(5)
 """
     assert run_anew(FILTER + code, check=False).returncode == 5
+
+
+CLOCK = ASKING[2]
+
+
+def test_the_cpu_time_of_steps_is_not_asked_for_under_a_later_filter(run_anew) -> None:
+    need("torch")
+    code = f"""
+import sonde, time, torch
+sonde.start(collector="off")
+model = torch.nn.Linear(2, 2)
+optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+def step():
+    model(torch.ones(1, 2)).sum().backward()
+    optimizer.step()
+    optimizer.zero_grad()
+for _ in range(5): step()
+forbid({CLOCK})
+time.sleep(0.1)  # it is looked for a hundred times a second
+for _ in range(5): step()
+os._exit(0)
+"""
+    run_anew(FILTER + code)
 
 
 @pytest.mark.parametrize(("number", "name"), [(FLOCK, "flock"), (UNAME, "uname")])

@@ -1,5 +1,6 @@
 /* The rows that every step has: the step itself, and what optimizers did in it. */
 #include "torch/step_end.h"
+#include "kernel/filter.h"
 #include "kernel/thread.h"
 
 #include <string.h>
@@ -21,6 +22,8 @@ _Static_assert(sizeof(step_row) == 120, "torch_step layout");
 
 #define NULL_OWNED 1u
 #define NULL_CPU 2u
+/* How old an answer may be: with stacks, the native thread has a newer one, and steps may be shorter than a look. */
+#define FILTER_NS 10000000
 
 static int append(PyObject *writer, const void *row, size_t bytes, uint32_t nulls)
 {
@@ -42,11 +45,12 @@ static int64_t find_thread(void)
     return lane != NULL ? lane->tid : (int64_t)sonde_find_tid();
 }
 
-/* Return the CPU time that this thread has used since the last step; -1 if another thread ended that. */
+/* Return the CPU time that this thread has used since the last step; -1 if another thread ended that, or if a filter
+ * that the program has installed may end whoever asks. */
 static int64_t take_cpu(sonde_TorchStepEnd *self)
 {
     struct timespec now;
-    if (clock_gettime(CLOCK_THREAD_CPUTIME_ID, &now) != 0)
+    if (sonde_has_later_filter_within(FILTER_NS) || clock_gettime(CLOCK_THREAD_CPUTIME_ID, &now) != 0)
         return -1;
     int64_t thread = find_thread(), cpu_ns = (int64_t)now.tv_sec * 1000000000 + now.tv_nsec;
     int64_t used_ns = thread == self->cpu_thread ? cpu_ns - self->cpu_ns : -1;
