@@ -330,6 +330,35 @@ def test_what_libraries_ask_the_c_library_for_is_known_by_line(run, root, tmp_pa
     assert 20_000_000 < found["rows"]["alive"] < 30_000_000
 
 
+FAILING = (
+    LIBRARY
+    + """
+library = load()
+time.sleep(0.3)
+bytearray(1_000_000)                              # libraries are looked for when a block is drawn
+def fail(bytes):
+    assert library.take(ctypes.c_size_t(bytes)) is None
+def small():
+    for _ in range(400):
+        fail(2**62)
+        library.take(100)
+def large():
+    fail(2**63 + 10)                              # as a signed number it is below zero
+    return [library.take(100_000) for _ in range(100)]
+small()
+kept = large()
+os.kill(os.getpid(), 9)
+"""
+)
+
+
+def test_what_cannot_be_allocated_is_not_counted(run, root, tmp_path) -> None:
+    run(START + FAILING, str(make_library_that_allocates(tmp_path)), check=False)
+    found = add_up_functions(root)
+    assert found["large"]["alive"] == pytest.approx(10_000_000, rel=0.2)
+    assert found.get("small", {"alive": 0})["alive"] < 500_000  # a sample stands for 16 KiB
+
+
 UNSEALED = """
 library = load()
 assert library.unseal() == 0

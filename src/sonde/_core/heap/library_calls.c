@@ -26,9 +26,12 @@ static __thread struct {
 static void *(*torch_alloc)(size_t);
 static void (*torch_free)(void *);
 
-/* May this block be sampled, or must the thread draw its next sample anew? confirm() knows. */
-static inline int is_drawn(size_t size)
+/* May this block be sampled, or must the thread draw its next sample anew? confirm() knows. Only what was really
+ * allocated is asked about: a size that fails may be any, and would be counted all the same. */
+static inline int is_drawn(const void *block, size_t size)
 {
+    if (SELDOM(block == NULL))
+        return 0;
     of_thread.left -= (int64_t)size;
     return of_thread.left <= 0 || of_thread.turn != sonde_load_relaxed(&sonde_heap_now.turn);
 }
@@ -46,9 +49,9 @@ static APART int confirm(size_t size)
     return 1;
 }
 
-static APART void note(const void *block, size_t size)
+static APART void note(void *block, size_t size) /* not const: gcc would complain of what it finds in a new block */
 {
-    if (block != NULL && confirm(size))
+    if (confirm(size))
         sonde_heap_add(block, size ? size : 1, sonde_heap_thread());
 }
 
@@ -64,45 +67,40 @@ static APART void confirm_free(void *block, void (*pass)(void *))
     pass(block);
 }
 
-static APART void *confirm_realloc(void *old, size_t size, int is_new)
+static APART void *confirm_realloc(void *old, size_t size)
 {
     sonde_block was;
-    int is_known = old != NULL && sonde_heap_is_sampled(old) && sonde_heap_take(old, &was);
+    int is_known = sonde_heap_take(old, &was);
     void *block = realloc(old, size);
     if (is_known && block == NULL && size != 0)
         sonde_heap_put_back(&was);
     else if (is_known)
         sonde_heap_freed(&was);
-    if (is_new)
-        note(block, size);
     return block;
 }
 
 void *sonde_library_malloc(size_t size)
 {
-    int is_new = is_drawn(size);
     void *block = malloc(size);
-    if (SELDOM(is_new))
+    if (SELDOM(is_drawn(block, size)))
         note(block, size);
     return block;
 }
 
 void *sonde_library_calloc(size_t n, size_t each)
 {
-    size_t size;
-    int is_new = !__builtin_mul_overflow(n, each, &size) && is_drawn(size);
     void *block = calloc(n, each);
-    if (SELDOM(is_new))
-        note(block, size);
+    if (SELDOM(is_drawn(block, n * each)))
+        note(block, n * each);
     return block;
 }
 
 void *sonde_library_realloc(void *old, size_t size)
 {
-    int is_new = is_drawn(size);
-    if (SELDOM(is_new || sonde_heap_is_sampled(old)))
-        return confirm_realloc(old, size, is_new);
-    return realloc(old, size);
+    void *block = SELDOM(sonde_heap_is_sampled(old)) ? confirm_realloc(old, size) : realloc(old, size);
+    if (SELDOM(is_drawn(block, size)))
+        note(block, size);
+    return block;
 }
 
 void *sonde_library_reallocarray(void *old, size_t n, size_t each)
@@ -115,27 +113,24 @@ void *sonde_library_reallocarray(void *old, size_t n, size_t each)
 
 void *sonde_library_aligned_alloc(size_t alignment, size_t size)
 {
-    int is_new = is_drawn(size);
     void *block = aligned_alloc(alignment, size);
-    if (SELDOM(is_new))
+    if (SELDOM(is_drawn(block, size)))
         note(block, size);
     return block;
 }
 
 void *sonde_library_memalign(size_t alignment, size_t size)
 {
-    int is_new = is_drawn(size);
     void *block = memalign(alignment, size);
-    if (SELDOM(is_new))
+    if (SELDOM(is_drawn(block, size)))
         note(block, size);
     return block;
 }
 
 int sonde_library_posix_memalign(void **block, size_t alignment, size_t size)
 {
-    int is_new = is_drawn(size);
     int status = posix_memalign(block, alignment, size);
-    if (SELDOM(is_new) && status == 0)
+    if (SELDOM(status == 0 && is_drawn(*block, size)))
         note(*block, size);
     return status;
 }
@@ -156,9 +151,8 @@ void sonde_torch_calls(void *alloc, void *release)
 
 void *sonde_torch_alloc(size_t size)
 {
-    int is_new = is_drawn(size);
-    void *block = torch_alloc(size);
-    if (SELDOM(is_new))
+    void *block = torch_alloc(size); /* raises if there is none */
+    if (SELDOM(is_drawn(block, size)))
         note(block, size);
     return block;
 }
