@@ -106,6 +106,30 @@ def test_it_is_started_later_where_no_process_can_be_started_now(
     assert (row["state"], row["detail"]) == ("on", "a note")
 
 
+def test_where_no_process_can_ever_be_started_it_says_so_once_and_ends(
+    session: Session, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    tries, clock = [0], [0.0]
+
+    def refuse(*_args: object, **_more: object) -> None:
+        tries[0] += 1
+        raise OSError(24, "Too many open files")
+
+    monkeypatch.setattr(subprocess, "Popen", refuse)
+    target = Watched(session, KillCounts(Reader()))
+    crashes = CrashProcesses[Watched](lambda: clock[0])
+    assert crashes.take(target)
+    while not crashes.give_back() and clock[0] < 1000:
+        clock[0] += 0.2
+    assert not crashes.is_busy and 60 < clock[0] < 150 and tries[0] < 15
+    sql = "FROM sonde.source_log WHERE source = 'stack.crash'"
+    (row,) = sonde.open(session.folder).query(sql).to_pylist()
+    assert (row["state"], row["detail"]) == (
+        "unavailable", "no process could be started for 60 s: Too many open files",
+    )  # fmt: skip
+    assert not os.path.exists(session.path(crash_file.NAME))
+
+
 def test_a_session_that_finds_no_room_to_be_sealed_is_sealed_later(
     session: Session, say: Callable[[str], None], monkeypatch: pytest.MonkeyPatch
 ) -> None:

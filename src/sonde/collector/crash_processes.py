@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import subprocess
 import time
+from collections.abc import Callable
 from contextlib import suppress
 from typing import BinaryIO, Generic, NamedTuple, Protocol, TypeVar
 
@@ -18,6 +19,7 @@ from sonde.tables.recording import SourceLog
 NAME = "stack.crash"
 _MOST = 2  # at a time: a job of many processes may crash as a whole
 _MOST_S = 60.0  # for one; the debugging symbols of big libraries take seconds
+_LEAST_S = 0.2  # before another try, where there is no room for a process
 _MOST_CHARS = 1000  # of what it says
 
 
@@ -49,12 +51,21 @@ class _Child(NamedTuple):
         self.complaints.close()
 
 
+class _Refusal(NamedTuple):
+    """There was no room for a process: since when, and when to try again."""
+
+    since_s: float
+    again_s: float
+
+
 class CrashProcesses(Generic[T]):
     """Runs one process for each session with a crash; see attach/crash_stacks.py."""
 
-    def __init__(self) -> None:
+    def __init__(self, now: Callable[[], float] = time.monotonic) -> None:
+        self._now = now
         self._taken: list[T] = []
         self._children: dict[str, _Child] = {}
+        self._refusals: dict[str, _Refusal] = {}
 
     @property
     def is_busy(self) -> bool:
@@ -72,6 +83,8 @@ class CrashProcesses(Generic[T]):
         """Return those that are done, and begin with others."""
         done = [one for one in self._taken if not self._is_pending(one)]
         self._taken = [one for one in self._taken if one not in done]
+        for one in done:
+            self._refusals.pop(one.session.folder, None)
         return done
 
     def count(self) -> int:
@@ -93,23 +106,38 @@ class CrashProcesses(Generic[T]):
         return len(self._children) >= _MOST or self._start(target)
 
     def _start(self, target: Crashed) -> bool:
-        """Start its process, now or at the next look; return False if there can be none."""
+        """Start its process, now or at a later look; return False if there can be none."""
+        refusal = self._refusals.get(target.session.folder)
+        if refusal is not None and self._now() < refusal.again_s:
+            return True
         command = launch.make_command("attach.crash_stacks", target.session.folder)
         if not command:
             self._fail(target, "there is no Python that could unwind them")
             return False
         try:
-            self._children[target.session.folder] = _start_child(command)
+            self._children[target.session.folder] = _start_child(command, self._now())
         except (FileNotFoundError, PermissionError) as error:
             self._fail(target, f"{error.filename}: {error.strerror}")
             return False
-        except OSError:
-            pass  # there may be no more processes, files or memory at this moment
+        except OSError as error:
+            return self._put_off(target, error)
+        return True
+
+    def _put_off(self, target: Crashed, error: OSError) -> bool:
+        """Try again, ever more rarely, because there may be no more processes, files or memory at
+        this moment; return False once that was so for too long."""
+        now_s = self._now()
+        since_s = self._refusals.get(target.session.folder, _Refusal(now_s, now_s)).since_s
+        if now_s - since_s > _MOST_S:
+            self._fail(target, f"no process could be started for {_MOST_S:.0f} s: {error.strerror}")
+            return False
+        again_s = now_s + max(_LEAST_S, now_s - since_s)
+        self._refusals[target.session.folder] = _Refusal(since_s, again_s)
         return True
 
     def _has_ended(self, target: Crashed, child: _Child) -> bool:
         code = child.process.poll()
-        if code is None and time.monotonic() - child.begun_s <= _MOST_S:
+        if code is None and self._now() - child.begun_s <= _MOST_S:
             return False
         del self._children[target.session.folder]
         notes, complaints = _read(child.said), _read(child.complaints)
@@ -136,10 +164,10 @@ class CrashProcesses(Generic[T]):
             target.write(SourceLog, (end_ns, NAME, state, why))
 
 
-def _start_child(command: list[bytes]) -> _Child:
+def _start_child(command: list[bytes], now_s: float) -> _Child:
     said, complaints = (os.fdopen(os.memfd_create("sonde-crash"), "w+b") for _ in range(2))
     process = subprocess.Popen(command, stdin=subprocess.DEVNULL, stdout=said, stderr=complaints)
-    return _Child(process, said, complaints, time.monotonic())
+    return _Child(process, said, complaints, now_s)
 
 
 def _read(file: BinaryIO) -> list[str]:
