@@ -1,6 +1,6 @@
 /* Preloaded: now and then a read of this process's own memory pauses before it begins, as if the sampler had been
  * interrupted between two pieces. With SLOW_READS=steady each read ends a little later, always by the same time, as
- * on a machine with slow system calls. */
+ * on a machine with slow system calls; with a number in its place, by so many nanoseconds. */
 #define _GNU_SOURCE 1
 #include <stdint.h>
 #include <stdlib.h>
@@ -29,18 +29,20 @@ static void spin(int64_t dur_ns)
 
 ssize_t pread(int fd, void *to, size_t bytes, off_t at)
 {
-    static int is_steady = -1;
+    static int64_t steady_ns = -1;
     static _Thread_local uint64_t seed = 88172645463325252ull;
     seed ^= seed << 13;
     seed ^= seed >> 7;
     seed ^= seed << 17;
-    if (is_steady < 0)
-        is_steady = getenv("SLOW_READS") != NULL;
-    if (at > LOWEST && !is_steady && (seed >> 32) % ONE_IN == 0)
+    if (steady_ns < 0) {
+        const char *told = getenv("SLOW_READS");
+        steady_ns = told == NULL ? 0 : atoll(told) > 0 ? atoll(told) : STEADY_NS;
+    }
+    if (at > LOWEST && steady_ns == 0 && (seed >> 32) % ONE_IN == 0)
         spin((int64_t)(seed % MOST_NS));
     ssize_t done = syscall(SYS_pread64, fd, to, bytes, at);
-    if (at > LOWEST && is_steady)
-        spin(STEADY_NS);
+    if (at > LOWEST && steady_ns > 0)
+        spin(steady_ns);
     return done;
 }
 

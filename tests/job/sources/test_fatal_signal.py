@@ -17,7 +17,7 @@ from sonde.collector.loop import Collector
 from sonde.session.crash_file import FAULT, NO_ROOM, WAITS, CrashFile
 from sonde.session.crash_file import FORBIDDEN as NOT_ALLOWED
 from sonde.session.native_stacks import NAME
-from support.native_tools import make_endless_calls
+from support.native_tools import make_endless_calls, make_slow_reads
 
 # A thread that waits for what never comes, and is known to.
 WAITER = """
@@ -117,6 +117,15 @@ def dive(left):
 dive(10)
 """
 )
+# A state as a thread has one that was made and has not begun: it is named after its maker, and runs nothing.
+NOT_BEGUN = """
+import ctypes
+ctypes.pythonapi.PyInterpreterState_Get.restype = ctypes.c_void_p
+ctypes.pythonapi.PyThreadState_New.restype = ctypes.c_void_p
+def make_states():
+    for _ in range(3):
+        ctypes.pythonapi.PyThreadState_New(ctypes.c_void_p(ctypes.pythonapi.PyInterpreterState_Get()))
+"""
 # Threads that wait for ever, each below so many calls from C to Python; then a fault.
 MANY = """
 import ctypes, os, sys, threading
@@ -403,6 +412,22 @@ def test_a_new_thread_is_not_taken_for_the_one_that_made_it(run, root: Path, tur
     depths = {one.how: one.depth for one in read_left(root).threads}
     assert depths[FAULT] == 13  # dive eleven times, string_at and <module>
     assert 0 < depths[WAITS] < 13
+
+
+def test_a_thread_that_has_not_begun_is_not_the_one_that_made_it(run, root: Path) -> None:
+    run(TAKEN + NOT_BEGUN + SOON.replace("dive(10)", "make_states()\ndive(10)"), check=False)
+    depths = {one.how: one.depth for one in read_left(root).threads}
+    assert depths[FAULT] == 13
+
+
+def test_the_last_stacks_are_there_however_slowly_memory_is_read(
+    run, root: Path, tmp_path: Path
+) -> None:
+    slow = {"LD_PRELOAD": str(make_slow_reads(tmp_path)), "SLOW_READS": "40000"}
+    run(TAKEN + NATIVE, "alone", check=False, **slow)
+    depths = {one.how: one.depth for one in read_left(root).threads}
+    assert depths[FAULT] == 4  # string_at, compare, order and <module>
+    assert depths[WAITS] >= 3
 
 
 def test_a_stack_ends_where_its_mapping_ends(run, root: Path) -> None:

@@ -285,6 +285,11 @@ static int is_still_there(const sonde_crash_stacks *crash)
            (sonde_wait_place(crash->tid, &pc, &sp) == 0 && pc == held.pc && sp == held.sp);
 }
 
+int sonde_crash_is_still(const sonde_crash_stacks *crash, int64_t cpu_ns)
+{
+    return crash->how == FAULT || (crash->how == WAITS && sonde_thread_cpu(crash->tid) == cpu_ns);
+}
+
 void sonde_crash_release(sonde_crash_stacks *crash, const sonde_stack *stack)
 {
     size_t bytes = copy_stack(held.sp);
@@ -315,10 +320,10 @@ struct entry {
     char name[];
 };
 
-static int is_known(const sonde_threads *known, uint32_t tid)
+static int runs_python(const sonde_threads *known, uint32_t tid)
 {
     for (uint32_t i = 0; i < known->count; i++)
-        if (known->list[i]->tid == tid)
+        if (known->list[i]->tid == tid && !known->list[i]->is_bare)
             return 1;
     return 0;
 }
@@ -341,7 +346,7 @@ void sonde_crash_complete(sonde_crash_stacks *crash, const sonde_threads *known,
     while (tasks >= 0 && (bytes = syscall(SYS_getdents64, tasks, names, sizeof names)) > 0)
         for (long at = 0; at < bytes; at += ((const struct entry *)(names + at))->bytes) {
             uint32_t tid = (uint32_t)strtoul(((const struct entry *)(names + at))->name, NULL, 10);
-            if (tid != own && tid != helper && !is_known(known, tid))
+            if (tid != own && tid != helper && !runs_python(known, tid))
                 write_bare(crash, tid);
         }
     if (tasks >= 0)

@@ -33,11 +33,15 @@ int sonde_crash_wants(const sonde_crash_stacks *crash, uint32_t tid);
  * sonde_crash_release(), or at least if that is known by then. */
 int sonde_crash_hold(sonde_crash_stacks *crash, uint32_t tid);
 
+/* May its stack be read for as long as that takes? Yes if it stands in the handler, or waits: `cpu_ns` is its CPU
+ * clock, which has not moved if it is asked again later. */
+int sonde_crash_is_still(const sonde_crash_stacks *crash, int64_t cpu_ns);
+
 /* Write its stack, unless it went on meanwhile. `stack` is what Python has of it, read since; NULL if that is
- * not known. */
+ * not known, or is nothing: those threads come last. */
 void sonde_crash_release(sonde_crash_stacks *crash, const sonde_stack *stack);
 
-/* Write the stacks of the threads that run no Python: all but the known ones, and these, which are our own. */
+/* Write the stacks of the threads that run no Python: all but the known ones that do, and these, which are our own. */
 void sonde_crash_complete(sonde_crash_stacks *crash, const sonde_threads *known, uint32_t own, uint32_t helper);
 
 #endif

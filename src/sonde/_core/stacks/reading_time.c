@@ -12,6 +12,7 @@
 #define FIRST_READINGS 64
 #define SPLIT_NS 600 /* one more system call takes this, or more where they are slow */
 #define COPY_NS 200  /* what of the usual time is no system call */
+#define STILL_NS 1000000000 /* longer than any thread stands still for us */
 
 typedef struct {
     int64_t ns;   /* the median */
@@ -20,6 +21,9 @@ typedef struct {
 
 static usual_time usual_top = {800, 0};
 static usual_time usual_rest = {1200, 0};
+static int is_still; /* what is read cannot change */
+
+void sonde_reading_stands(int stands) { is_still = stands; }
 
 static void learn(usual_time *usual, int64_t took_ns)
 {
@@ -37,6 +41,8 @@ static int64_t split_ns(void)
 /* Three times the median; in strict mode hardly longer than usual. */
 int64_t sonde_reading_top_limit(int is_strict)
 {
+    if (is_still)
+        return STILL_NS;
     if (is_strict)
         return usual_top.ns * 9 / 8 + split_ns();
     int64_t most_ns = 3 * usual_top.ns;

@@ -4,7 +4,11 @@
 
 #include <stdint.h>
 
-/* Return how long reading the top of a stack may take. Only the native thread calls these. */
+/* Say whether the thread that is read next stands still until it has been read: then that may take long. Only the
+ * native thread calls these. */
+void sonde_reading_stands(int is_still);
+
+/* Return how long reading the top of a stack may take. */
 int64_t sonde_reading_top_limit(int is_strict);
 
 /* Say how long a reading of the top took that was not strict. */

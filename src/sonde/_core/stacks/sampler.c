@@ -8,6 +8,7 @@
 #define _GNU_SOURCE 1
 #include "stacks/c_call.h"
 #include "stacks/interpreters.h"
+#include "stacks/reading_time.h"
 #include "stacks/sampler.h"
 #include "kernel/fatal_signal.h"
 #include "kernel/filter.h"
@@ -53,9 +54,15 @@ static uint32_t find_node(sonde_sampler *s, sonde_sampled_thread *thread, sonde_
 {
     uint32_t node = 0;
     int is_end = sonde_crash_hold(&s->crash, thread->tid);
+    int64_t cpu_ns = is_end ? sonde_thread_cpu(thread->tid) : 0;
+    int is_still = is_end && sonde_crash_is_still(&s->crash, cpu_ns);
     int is_held = is_end || sonde_native_hold(&s->native, thread);
     for (int tries = 0; tries < DOUBT_TRIES && node == 0; tries++) {
+        sonde_reading_stands(is_still);
         *found = read_stack(s, thread, stack, tries > 0, interpreter);
+        sonde_reading_stands(0);
+        if (is_still && *found == SONDE_FRAMES_OK && !sonde_crash_is_still(&s->crash, cpu_ns))
+            *found = SONDE_FRAMES_TORN;
         if (*found == SONDE_FRAMES_GONE || *found == SONDE_FRAMES_EMPTY)
             break;
         if (*found == SONDE_FRAMES_OK)
@@ -66,8 +73,7 @@ static uint32_t find_node(sonde_sampler *s, sonde_sampled_thread *thread, sonde_
     /* What was held belongs to another thread if this one is new: see sample_one(). */
     int is_its_own = stack->tid == thread->tid;
     if (is_end)
-        sonde_crash_release(&s->crash,
-                            is_its_own && (node != 0 || *found == SONDE_FRAMES_EMPTY) ? stack : NULL);
+        sonde_crash_release(&s->crash, is_its_own && node != 0 ? stack : NULL);
     else if (is_held && sonde_native_release(&s->native) && is_its_own && node != 0)
         node = sonde_native_extend(&s->native, &s->nodes, node);
     return node;
@@ -121,8 +127,10 @@ static int sample_one(sonde_sampler *s, sonde_sampled_thread *thread, int everyo
     if (found != SONDE_FRAMES_EMPTY && node == 0) {
         s->sums.torn++;
         s->moved_ns = now_ns;
+        thread->is_bare = 0;
         return 1;
     }
+    thread->is_bare = found == SONDE_FRAMES_EMPTY;
     if (stack.tid != thread->tid) {
         /* A new thread: until it runs, its state has the id of the thread that made it. */
         thread->tid = stack.tid;
@@ -161,12 +169,31 @@ static int sample_one(sonde_sampler *s, sonde_sampled_thread *thread, int everyo
     return 1;
 }
 
-/* Begin with this thread: there may be more of them than time. */
+/* Find the ids of threads that were never seen to run: they may have begun since. Otherwise their native stacks would
+ * be taken for those of threads that run no Python. */
+static void name_new(sonde_sampler *s)
+{
+    sonde_thread_entry entry;
+    for (uint32_t at = 0; at < s->threads.count; at++) {
+        sonde_sampled_thread *thread = s->threads.list[at];
+        if (thread->node == 0 &&
+            sonde_frames_entry(thread->view.state, thread->view.interpreter, &entry) == 0 &&
+            entry.id == thread->view.id && entry.tid != 0 && entry.tid != thread->tid) {
+            thread->tid = entry.tid;
+            thread->cpu_ns = -1;
+        }
+    }
+}
+
+/* Begin with this thread: there may be more of them than time. Others may be named after it that have not begun. */
 static void put_first(sonde_sampler *s, uint32_t tid)
 {
+    const sonde_sampled_thread *best = NULL;
     for (uint32_t at = 0; at < s->threads.count; at++)
-        if (s->threads.list[at]->tid == tid)
+        if (s->threads.list[at]->tid == tid && (best == NULL || best->node == 0)) {
+            best = s->threads.list[at];
             s->cursor = at;
+        }
 }
 
 static void look_at_all(sonde_sampler *s, int64_t now_ns, int everyone)
@@ -179,8 +206,10 @@ static void look_at_all(sonde_sampler *s, int64_t now_ns, int everyone)
     (void)sonde_memory_open();
     sonde_sampler_search(s, now_ns);
     int is_end = sonde_crash_begin(&s->crash, s->folder);
-    if (is_end)
+    if (is_end) {
+        name_new(s);
         put_first(s, s->crash.fault->tid);
+    }
     uint32_t left = s->threads.count;
     for (; left > 0 && s->threads.count > 0; left--) {
         if (sonde_has_later_filter_within(MOST_NS)) /* whoever asks for everyone's stack waits longer */

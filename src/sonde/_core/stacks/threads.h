@@ -24,6 +24,7 @@ typedef struct {
     int64_t owed_ns; /* CPU time that belongs to a later sample */
     uint32_t node;   /* the node of its stack then; 0: none */
     int holds_gil;
+    int is_bare; /* it ran no Python when it was last looked at: it may not have begun, and be named after its maker */
     uint32_t interpreter; /* the number of the one that it ran */
     uint32_t number;      /* that of the interpreter whose thread it is */
     /* If it is in another interpreter, too: where it is there, and the search that found this. */
