@@ -492,6 +492,41 @@ def test_the_programs_own_handlers_and_children_are_left_alone(run) -> None:
     assert (row["source"], row["state"]) == ("stack", "on")
 
 
+LATER = """
+import ctypes, os, signal, sonde, sys, time
+end = time.monotonic() + 60
+session = sonde.start(collector="off")
+def holds(text):
+    with open(session + "/text.intern", "rb") as file:
+        return text in file.read()
+def await_text(text):
+    while not holds(text):
+        assert time.monotonic() < end
+        time.sleep(0.01)
+def read_caught():
+    with open("/proc/self/status") as file:
+        return int(next(line for line in file if line.startswith("SigCgt")).split()[1], 16)
+signal.signal(signal.SIGFPE, signal.SIG_DFL)
+while not read_caught() >> signal.SIGFPE - 1 & 1:      # it is nobody's, and taken again
+    assert time.monotonic() < end
+    time.sleep(0.01)
+signal.signal(signal.SIGSEGV, lambda *_arguments: None)
+await_text(b"SIGSEGV by now")
+signal.signal(signal.SIGBUS, lambda *_arguments: None)
+await_text(b"SIGBUS by now")
+time.sleep(1.5)
+sonde.stop()
+"""
+
+
+def test_handlers_that_the_program_installs_later_are_told_once(run) -> None:
+    run(LATER)
+    found = "FROM sonde.source_log WHERE detail LIKE '%a handler of its own%' ORDER BY t_ns"
+    first, second = sonde.open("all").query(found).to_pylist()
+    assert (first["source"], first["state"]) == ("stack", "on")
+    assert "SIGFPE" not in second["detail"] and second["detail"].count("SIGSEGV") == 1
+
+
 def test_the_setting_leaves_all_signals_alone(run) -> None:
     done = run(PROGRAM, "SIGABRT", "none", check=False, SONDE_STACK_FATAL="0")
     assert done.returncode == -signal.SIGABRT

@@ -67,10 +67,25 @@ static PyObject *fatal_release(PyObject *Py_UNUSED(module), PyObject *Py_UNUSED(
     Py_RETURN_NONE;
 }
 
+static PyObject *fatal_lost(PyObject *Py_UNUSED(module), PyObject *Py_UNUSED(none))
+{
+    uint32_t lost = sonde_fatal_lost();
+    PyObject *names = PyList_New(0);
+    for (int i = 0; names != NULL && i < SONDE_FATAL_SIGNALS; i++) {
+        PyObject *name = lost & 1u << i ? PyUnicode_FromString(sonde_fatal_names[i]) : NULL;
+        if (name != NULL && PyList_Append(names, name) < 0)
+            Py_CLEAR(names);
+        Py_XDECREF(name);
+    }
+    return names;
+}
+
 PyMethodDef sonde_fatal_signal_methods[] = {
     {"fatal_catch", fatal_catch, METH_VARARGS,
      "fatal_catch(writer, text, page): have every thread sampled before a signal such as SIGSEGV ends\n"
      "the program. Returns how many signals the program handles itself; those are left alone."},
+    {"fatal_lost", fatal_lost, METH_NOARGS,
+     "Return the names of the signals that the program has handled itself since fatal_catch()."},
     {"fatal_release", fatal_release, METH_NOARGS,
      "Make the signals do again what they did before fatal_catch()."},
     {NULL, NULL, 0, NULL},

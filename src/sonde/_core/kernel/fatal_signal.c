@@ -27,6 +27,7 @@ const char *const sonde_fatal_names[SONDE_FATAL_SIGNALS] = {"SIGBUS", "SIGSEGV",
 static sonde_fatal_watch watches[2]; /* the one that is not in use is written, then named below */
 SONDE_CHANGED_IN_CHILD static sonde_fatal_watch *current; /* atomic; NULL: nobody watches */
 static struct sigaction before[SONDE_FATAL_SIGNALS];
+SONDE_CHANGED_IN_CHILD static uint32_t taken, lost; /* bits of signals; the second is atomic: see sonde_fatal_renew() */
 static pid_t owner; /* who watches: a child by vfork() shares our memory, and has handlers of its own */
 static sonde_range interpreter_code;
 SONDE_CHANGED_IN_CHILD static uint32_t state; /* atomic: of `fault` */
@@ -142,6 +143,16 @@ int sonde_fatal_ends(const struct sigaction *action)
             handler < interpreter_code.end);
 }
 
+/* Take a signal that has this handler. */
+static void take(int at, const struct sigaction *now)
+{
+    struct sigaction was, ours = {.sa_sigaction = on_signal, .sa_flags = SA_SIGINFO | SA_ONSTACK};
+    before[at] = *now;
+    sigaction(numbers[at], &ours, &was);
+    if (was.sa_sigaction != now->sa_sigaction) /* the program has installed another one meanwhile */
+        sigaction(numbers[at], &was, NULL);
+}
+
 int sonde_fatal_catch(const sonde_fatal_watch *watch, const void *interpreter)
 {
     sonde_fatal_watch *next = current == &watches[0] ? &watches[1] : &watches[0];
@@ -150,21 +161,44 @@ int sonde_fatal_catch(const sonde_fatal_watch *watch, const void *interpreter)
         interpreter_code = (sonde_range){0, 0};
     *next = *watch;
     owner = getpid();
+    taken = 0;
+    sonde_store_relaxed(&lost, 0);
     /* Release: see sonde_fatal_look(). */
     sonde_store_release(&current, next);
     for (int at = TAKEN_FROM; at < SONDE_FATAL_SIGNALS; at++) {
-        struct sigaction now, ours = {.sa_sigaction = on_signal, .sa_flags = SA_SIGINFO | SA_ONSTACK};
-        if (sigaction(numbers[at], NULL, &now) < 0 || is_ours(&now))
+        struct sigaction now;
+        if (sigaction(numbers[at], NULL, &now) < 0)
             continue;
-        if (!sonde_fatal_ends(&now)) {
+        if (!is_ours(&now) && !sonde_fatal_ends(&now)) {
             others++;
             continue;
         }
-        before[at] = now;
-        sigaction(numbers[at], &ours, NULL);
+        taken |= 1u << at;
+        if (!is_ours(&now))
+            take(at, &now);
     }
     return others;
 }
+
+void sonde_fatal_renew(int bus_ends)
+{
+    uint32_t found = bus_ends ? 0 : taken & 1;
+    taken |= bus_ends != 0;
+    if (sonde_load_relaxed(&current) == NULL || sonde_load_relaxed(&state) != NOBODY)
+        return;
+    for (int at = TAKEN_FROM; at < SONDE_FATAL_SIGNALS; at++) {
+        struct sigaction now;
+        if (!(taken & 1u << at) || sigaction(numbers[at], NULL, &now) < 0 || is_ours(&now))
+            continue;
+        if (!(now.sa_flags & SA_SIGINFO) && now.sa_handler == SIG_DFL)
+            take(at, &now);
+        else if (!sonde_fatal_ends(&now)) /* faulthandler passes it on */
+            found |= 1u << at;
+    }
+    sonde_store_relaxed(&lost, sonde_load_relaxed(&lost) | found);
+}
+
+uint32_t sonde_fatal_lost(void) { return sonde_load_relaxed(&lost); }
 
 void sonde_fatal_release(void)
 {
@@ -183,6 +217,7 @@ static void forget_in_child(void)
 {
     SONDE_RESET(current, NULL);
     SONDE_RESET(state, NOBODY);
+    SONDE_RESET(lost, 0);
 }
 
 SONDE_IN_CHILD(forget_in_child)

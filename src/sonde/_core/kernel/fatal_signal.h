@@ -34,6 +34,14 @@ _Static_assert(sizeof(sonde_fatal_row) == 32, "fatal_signal layout");
  * many signals are handled by the program itself, which are left alone. */
 int sonde_fatal_catch(const sonde_fatal_watch *watch, const void *interpreter);
 
+/* See whether the program has given one of our signals a handler of its own since: whether that passes the signal on is
+ * not known. One that nobody handles any more is taken again. `bus_ends`: see sonde_guard_ends(). Once in a while; the
+ * native thread alone. */
+void sonde_fatal_renew(int bus_ends);
+
+/* Return the signals that were found so, as bits in the order of the names. Any thread. */
+uint32_t sonde_fatal_lost(void);
+
 /* Make the signals do again what they did before. */
 void sonde_fatal_release(void);
 

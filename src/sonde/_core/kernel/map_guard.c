@@ -114,7 +114,7 @@ static void on_fault(int number, siginfo_t *info, void *context)
     (void)context;
     /* Faults of the kernel's have positive codes; the others were sent by somebody. */
     if (info->si_code <= 0 || !replace_page((uintptr_t)info->si_addr)) {
-        if (others_n == 0 || sonde_fatal_ends(&others[others_n - 1]))
+        if (sonde_guard_ends())
             sonde_fatal_look(number, info, context);
         step_aside(number, info);
     }
@@ -198,5 +198,7 @@ void sonde_guard_remove(const void *mem)
     }
     let_go();
 }
+
+int sonde_guard_ends(void) { return others_n == 0 || sonde_fatal_ends(&others[others_n - 1]); }
 
 uint64_t sonde_guard_lost(void) { return sonde_load_relaxed(&lost); }

@@ -16,6 +16,9 @@ void sonde_guard_remove(const void *mem);
 /* Come first again if the program has installed a handler of its own since; call it now and then. */
 void sonde_guard_renew(void);
 
+/* Does whoever had SIGBUS before us end the program? See fatal_signal.h. */
+int sonde_guard_ends(void);
+
 /* The pages that were replaced so far. */
 uint64_t sonde_guard_lost(void);
 

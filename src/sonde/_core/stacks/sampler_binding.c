@@ -6,13 +6,17 @@
 #include "stacks/sampler.h"
 #include "stacks/thread_names.h"
 #include "stacks/trigger.h"
+#include "kernel/fatal_signal.h"
+#include "kernel/filter.h"
 #include "kernel/fork.h"
+#include "kernel/map_guard.h"
 #include "kernel/read_memory.h"
 
 #include <pthread.h>
 #include <stdlib.h>
 #include <string.h>
 
+#define RENEW_NS 1000000000 /* between two looks at the handlers of faults */
 #define NAME_NS 50000000    /* a new thread waits at least this long for its name */
 #define NAMES_NS 1000000000 /* between two requests for names */
 #define TASKS_NS 500000000  /* between two looks at the tasks of asyncio */
@@ -31,6 +35,8 @@ typedef struct {
     int sees_tasks;
     int64_t tasks_ns; /* when tasks were last looked at */
     int is_refusal_told; /* that the kernel does not tell what threads wait for */
+    uint32_t lost_told;  /* signals of faults that the program has taken from us */
+    int64_t renewed_ns;  /* when we last looked for those */
 } SamplerObject;
 
 SONDE_CHANGED_IN_CHILD static pthread_mutex_t lock = PTHREAD_MUTEX_INITIALIZER; /* guards `active` and its sampler */
@@ -62,7 +68,11 @@ static int find_wants(SamplerObject *self, int64_t now_ns, int is_inspection)
         wants |= WANT_NAMES;
     if (self->sees_tasks && now_ns - self->tasks_ns > TASKS_NS && sonde_loop_is_any(&self->sampler))
         wants |= WANT_TASKS;
-    if (!self->is_refusal_told && sonde_wait_refusal())
+    if (now_ns - self->renewed_ns > RENEW_NS && !sonde_had_filter()) {
+        sonde_fatal_renew(sonde_guard_ends());
+        self->renewed_ns = now_ns;
+    }
+    if ((!self->is_refusal_told && sonde_wait_refusal()) || (sonde_fatal_lost() & ~self->lost_told))
         wants |= WANT_REPORT;
     return wants;
 }
@@ -95,7 +105,8 @@ static int64_t take_turn(sonde_control *page)
             self->sampler.wants_stacks = 0;
             if (wants & WANT_TASKS)
                 self->tasks_ns = now_ns;
-            self->is_refusal_told |= (wants & WANT_REPORT) != 0;
+            self->is_refusal_told |= sonde_wait_refusal() != 0;
+            self->lost_told |= sonde_fatal_lost();
             if (wants & WANT_NAMES) {
                 self->named_ns = now_ns;
                 self->sampler.unnamed = 0;

@@ -45,6 +45,8 @@ class Source:
         self._objects = _python_objects.Objects(context, context.writer(Task))
         self._task_waits = TaskWaits(context.writer(TaskWait))
         self._sampler: _core.Sampler | None = None
+        self._is_refusal_told = False
+        self._lost: list[str] = []  # signals that the program handles by now
 
     def start(self) -> None:
         slow = bool(self._context.session.values["stack.slow"])
@@ -136,7 +138,21 @@ class Source:
         if self._sampler is not None and wants & _python_objects.TASKS:
             self._task_waits.look(self._sampler)
         if self._sampler is not None and wants & _python_objects.REPORT:
-            self._report_refusal(self._sampler.refusal())
+            self._report(self._sampler.refusal(), _core.fatal_lost())
+
+    def _report(self, refusal: int, lost: list[str]) -> None:
+        """Say what cannot be seen, or not any more."""
+        if refusal and not self._is_refusal_told:
+            self._is_refusal_told = True
+            self._report_refusal(refusal)
+        new = [name for name in lost if name not in self._lost]
+        self._lost += new
+        if new:
+            self._add_detail(
+                f"the program has a handler of its own for {', '.join(new)} by now: there are last "
+                "stacks only if that passes the signal on"
+            )
+            self._context.report(self._context.detail)
 
     def _report_refusal(self, error: int) -> None:
         """Say that waits have no kind here: those called `other` may be of any."""
