@@ -29,7 +29,7 @@ from sonde.advice.compare import (
 )  # fmt: skip
 from sonde.advice.compare_awaits import AWAITS, compare_awaits
 from sonde.advice.compare_measures import A_RUN, LESS, MORE, RUN, Measure
-from sonde.advice.compare_waits import WAITING, Owners, find_alone, read_waits
+from sonde.advice.compare_waits import WAITING, Owners, _name_wait, find_alone, read_waits
 from sonde.advice.period import Period
 from sonde.analysis.awaits import Await
 from sonde.cli.compare import _describe_comparison, _show_change
@@ -352,6 +352,12 @@ def test_whole_runs_are_compared_by_their_seconds() -> None:
     fetch = rows["fetch (load.py), waiting"]
     assert (fetch.unit, fetch.verdict) == ("s of the run", "better")  # 16 s, then 8 of them
     assert fetch.before == pytest.approx(16, abs=0.2) and fetch.after == pytest.approx(8, abs=0.2)
+
+
+def test_functions_in_functions_are_named_as_everywhere() -> None:
+    frames = [("fetch.<locals>.wait", "/job/app/load.py")]
+    found = _name_wait(frames, "lock", "/job/app", is_main=True, has_mine=True)
+    assert found == ("fetch.wait (load.py), waiting", "waiting for a lock")
 
 
 def test_a_file_in_two_checkouts_is_one_file() -> None:

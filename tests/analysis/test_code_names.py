@@ -66,7 +66,7 @@ def test_paths_are_short(file: str, short: str) -> None:
             f"{SITE}/torch/_tensor.py",
             "operators of arrays",
         ),
-        ("<module>", f"{SITE}/uvicorn/__main__.py", "uvicorn.__main__"),
+        ("<module>", f"{SITE}/uvicorn/__main__.py", "uvicorn"),
     ],
 )
 def test_a_call_is_named_as_its_callers_write_it(func: str, file: str, name: str) -> None:

@@ -117,7 +117,7 @@ def test_the_time_in_a_library_itself_has_the_name_of_the_c_function_that_it_cal
     start = ("<module>", f"{SITE}/mypy/__main__.py", 52, 1)
     recording = FakeRecording().see([start, entry], 50, wall=50, call="mypy.main.main")
     assert draw(read(recording, hot_calls=True)) == [
-        "mypy.__main__ 50+0 :0",
+        "mypy 50+0 :0",
         "  … mypy.main.main 50+0 :16",
     ]
 

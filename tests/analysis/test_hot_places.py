@@ -110,3 +110,13 @@ def test_time_that_is_in_no_file_has_no_place() -> None:
     assert loops.show_place("/job") == ""
     line = HotPlace("load", "/job/app.py", 3, "", "", "working", 1.0, 50.0)
     assert line.show_place("/job") == "app.py:3"
+
+
+def test_what_is_in_no_single_function_of_a_server_says_whose_code_it_is_in() -> None:
+    site = f"{STANDARD}/site-packages"
+    start = ("<module>", f"{site}/uvicorn/__main__.py", 4, 1)
+    recording = FakeRecording().see([("main", "/job/app.py", 5, 1)], 10)
+    for n in range(30):
+        recording.see([start, (f"dump_{n}", f"{STANDARD}/json/encoder.py", n, 1)], 20 + n, wall=1)
+    (server, _) = find(recording)
+    assert server.call == "uvicorn (in json)"

@@ -2,10 +2,14 @@
 
 from __future__ import annotations
 
+import os
+from types import SimpleNamespace
+
 import pytest
 
 import sonde
 from conftest import wait_for
+from sonde.analysis import standstill
 from sonde.analysis.standstill import (
     ALONE,
     CIRCLE,
@@ -17,6 +21,7 @@ from sonde.analysis.standstill import (
     add_lock,
     find_standstill,
 )
+from sonde.session import list_sessions, stack_table
 from sonde.session.held_lock import HeldLock
 
 PID = 100
@@ -126,3 +131,26 @@ def test_a_live_process_that_stands_still_comes_first_in_ps_and_in_advice(
     assert found.line.endswith("program0.py:5 in <module>")
     wait_for(lambda: "hang" in [one.rule for one in sonde.advise(other.pid).findings])
     assert sonde.advise(other.pid).worst == "info"
+
+
+def test_of_a_process_that_goes_on_few_rows_are_read(start, monkeypatch) -> None:
+    start("while True: sum(range(1000))", ready=False, SONDE="1")
+    (session,) = wait_for(lambda: [*list_sessions(os.environ["SONDE_DIR"])])
+    asked: list[int] = []
+
+    def read(session, table, most):
+        asked.append(most)
+        return stack_table.read_newest_rows(session, table, most)
+
+    monkeypatch.setattr(
+        standstill,
+        "stack_table",
+        SimpleNamespace(**{**vars(stack_table), "read_newest_rows": read}),
+    )
+
+    def has_looked() -> bool:
+        asked.clear()
+        return standstill.look_at(session, 0.5) is None and asked != []
+
+    wait_for(has_looked)
+    assert asked == [standstill._FEW_ROWS] and asked[0] < standstill._MOST_ROWS / 10

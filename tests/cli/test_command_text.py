@@ -34,3 +34,15 @@ def test_the_interpreter_and_the_folder_take_no_room() -> None:
     assert shorten_command("python -m http.server") == "python -m http.server"
     spawned = "python -c from multiprocessing.spawn import spawn_main; spawn_main()"
     assert shorten_command(spawned) == "(multiprocessing)"
+
+
+def test_what_python_runs_as_a_module_begins_with_its_name() -> None:
+    commands = [f"python -m {one}" for one in ("gunicorn -w 4 -b 127.0.0.1:8000 shop:app",
+                "uvicorn app:app --port 8001 --log-level error")]  # fmt: skip
+    assert fit_commands(commands, 99) == commands
+    assert fit_commands(commands, 45) == [
+        command.removeprefix("python -m ") for command in commands
+    ]
+    alike = [f"python -m uvicorn app:app --log-level error --port {port}" for port in (1, 2)]
+    assert fit_commands(alike, 20) == ["uvicorn \N{HORIZONTAL ELLIPSIS} --port 1",
+                                       "uvicorn \N{HORIZONTAL ELLIPSIS} --port 2"]  # fmt: skip

@@ -151,4 +151,25 @@ def test_a_name_without_room_keeps_its_last_part() -> None:
     name = "\u2502 \u2514 contextlib._GeneratorContextManager.__exit__"
     assert _cut_name(name, 32) == "\u2502 \u2514 contextlib._Genera\u2026.__exit__"
     assert _cut_name(f"{name} \u00d73", 32).endswith("\u2026.__exit__ \u00d73")
-    assert _cut_name("(this line itself) (waiting: the GIL)", 20) == "(this line itself) \u2026"
+    assert _cut_name("(this line itself) and more", 20) == "(this line itself) \u2026"
+
+
+def test_what_a_line_waits_for_stands_with_its_name_or_not_at_all(monkeypatch) -> None:
+    call = ("work", "/job/a.py", 7, 6)
+    recording = (
+        FakeRecording().see([call], 10, cpu=0, wait="gil").see([call, ("f", "/job/a.py", 9, 8)], 40)
+    )
+    profile = Profile(recording, Selection(find_window(recording, None, None)))
+    tree = read_tree(profile)
+
+    def draw(columns: int) -> str:
+        monkeypatch.setenv("COLUMNS", str(columns))
+        file = io.StringIO()
+        file.isatty = lambda: True  # type: ignore[method-assign]
+        draw_nodes(tree, tree.list_nodes(), tree_command._show_numbers, tree_command._name, file,
+                   tree_command._name_wait)  # fmt: skip
+        return file.getvalue()
+
+    assert "(this line itself, waiting for the GIL)" in draw(100)
+    narrow = draw(62)
+    assert "(this line itself)" in narrow and "itself, waiting" not in narrow, narrow

@@ -392,4 +392,4 @@ def test_a_tool_keeps_its_exit_code_and_shows_where_its_time_went(
     else:
         assert done.returncode == 0, done.stderr
         # What mypyc has compiled has no frames of Python; Python 3.10 knows no calls of C.
-        assert ("mypy.main.main" if sys.version_info >= (3, 11) else "mypy.__main__") in shown
+        assert ("mypy.main.main" if sys.version_info >= (3, 11) else "  mypy") in shown

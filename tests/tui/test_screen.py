@@ -19,7 +19,7 @@ from sonde.store.held import HeldRecording
 from sonde.tui import shares
 from sonde.tui.process import TopProcess, describe_misses, open_processes
 from sonde.tui.samples import IS_IDLE, Samples
-from sonde.tui.tree import Unit, make_tree
+from sonde.tui.tree import StackTree, Unit, make_tree
 from support.watched_process import BUSY, SHARES
 
 # The casts keep DuckDB 1.5 from handing numbers of 64 bits to pyarrow, which takes 63.
@@ -310,3 +310,15 @@ def test_what_our_own_frames_take_is_their_callers() -> None:
     weighed = shares.weigh_all(tree, [2, 3], [5, 7])
     found = {s.unit.func: (s.self_ns, s.total_ns) for s in shares.list_shares(weighed, tree.folded)}
     assert found == {"f0": (5, 12), "f2": (7, 7)}
+
+
+def test_what_our_own_frames_import_is_their_callers() -> None:
+    files = ("/job/train.py", "/venv/site-packages/sonde/job/attached.py",
+             "<frozen importlib._bootstrap>", "/usr/lib/python3.12/json/__init__.py")  # fmt: skip
+    funcs = ("main", "_reply", "_find_and_load", "<module>")
+    tree = StackTree()
+    for n, (func, file) in enumerate(zip(funcs, files, strict=True)):
+        tree.add(n, len(tree) - 1 if n else -1, func, file, n, 1)
+    weighed = shares.weigh_all(tree, [0, 3], [5, 7])
+    found = [(s.unit.func, s.self_ns) for s in shares.list_shares(weighed, tree.folded)]
+    assert found == [("main", 12)]

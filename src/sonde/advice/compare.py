@@ -20,6 +20,7 @@ from sonde.analysis.code_names import shorten_file
 from sonde.errors import Error
 from sonde.store.held import HeldRecording
 from sonde.store.recording import open_recording
+from sonde.words import shorten_func
 
 PIECES = 20  # that each period is cut into; their spread is the noise
 FEWEST = 5  # pieces that must have a number for a verdict
@@ -330,7 +331,7 @@ def _read(recording: HeldRecording, cut: Period, measure: Measure) -> Pieces:
     for row in recording.query(measure.sql.format(**cut.words)).to_pylist():
         if row["value"] is None or not 0 <= row["piece"] < cut.count:
             continue
-        key = str(row.get("key", ""))
+        key = shorten_func(str(row.get("key", "")))
         if row.get("file"):
             key += f" ({shorten_file(row['file'], folder)})"
         pieces = sums.setdefault(key, {})  # two files may have the same short name

@@ -10,6 +10,7 @@ from sonde.advice.period import Period
 from sonde.analysis.awaits import Await, read_awaits
 from sonde.analysis.code_names import shorten_file
 from sonde.store.recording import FrozenRecording
+from sonde.words import shorten_func
 
 # By place: the number is a mean over all waits that were seen to end, not one of each piece.
 AWAITS = Measure("await", "ms an await", "", LESS, 20.0, 50.0, is_keyed=True)
@@ -23,7 +24,8 @@ def read_all(recording: FrozenRecording, cut: Period) -> dict[str, Await]:
     folder = recording.sessions[0].meta.cwd
     found: dict[str, Await] = {}
     for one in read_awaits(recording, cut.words["inside"]):
-        name = f"{one.func} ({shorten_file(one.file, folder)}), awaiting {one.awaited}"
+        where = f"{shorten_func(one.func)} ({shorten_file(one.file, folder)})"
+        name = f"{where}, awaiting {one.awaited}"
         found.setdefault(name, one)  # of two lines of one function, the one that is awaited most
     return found
 

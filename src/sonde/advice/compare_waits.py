@@ -8,6 +8,7 @@ from sonde.analysis.code_names import MINE, find_owner, shorten_file
 from sonde.analysis.rest import is_at_rest
 from sonde.analysis.wait_words import describe_wait
 from sonde.store.recording import FrozenRecording
+from sonde.words import shorten_func
 
 _SAMPLES = """
 SELECT {piece} AS piece, pid, thread, stack, wait, SUM(wall_ns)::DOUBLE AS ns
@@ -103,4 +104,5 @@ def _name_wait(
         return None
     own = next((one for one in frames if find_owner(one[1]) == MINE), frames[0])
     what = describe_wait(frames, kind) or "something in C (a lock, a file)"
-    return f"{own[0]} ({shorten_file(own[1], folder)}), waiting", f"waiting for {what}"
+    name = f"{shorten_func(own[0])} ({shorten_file(own[1], folder)}), waiting"
+    return name, f"waiting for {what}"

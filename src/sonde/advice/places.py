@@ -18,7 +18,7 @@ from sonde.analysis.window import Window
 from sonde.analysis.work_kinds import find_instead, find_kind
 from sonde.errors import Error
 from sonde.store.held import HeldRecording
-from sonde.words import show_duration
+from sonde.words import shorten_func, show_duration
 
 # A loop beside the main thread that runs nothing, as in Gunicorn's master, is no answer.
 _LOOPS = """
@@ -200,7 +200,7 @@ def _find_depths(tree: CodeTree, places: Sequence[HotPlace]) -> dict[int, int]:
         for stack in _list_stacks(place):
             same = sum(
                 1 for one in tree.frames.get(stack, ())
-                if one.file == place.file and one.func.rpartition("<locals>.")[2] == place.func
+                if one.file == place.file and shorten_func(one.func) == place.func
             )  # fmt: skip
             depths[same] = depths.get(same, 0) + place.stacks[stack]
         found[at] = max(depths, key=depths.__getitem__, default=0)
@@ -282,7 +282,7 @@ def _find_frame(frames: Sequence[ProfileFrame], place: HotPlace) -> int | None:
     """Return where the innermost call of the function of a place is in a stack, root first."""
     found = [
         at for at, one in enumerate(frames)
-        if one.file == place.file and one.func.rpartition("<locals>.")[2] == place.func
+        if one.file == place.file and shorten_func(one.func) == place.func
     ]  # fmt: skip
     return found[-1] if found else None
 

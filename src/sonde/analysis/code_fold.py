@@ -7,12 +7,14 @@ from collections.abc import Callable, Sequence
 from typing import NamedTuple
 
 from sonde.analysis.code_names import (
+    IMPORTER,
     LIBRARY,
     MANY_CALLERS,
     MINE,
     PYTHON,
     SONDE,
     count_start,
+    cut_our_imports,
     is_around,
     is_mine,
     is_ours,
@@ -23,8 +25,8 @@ from sonde.analysis.code_names import (
 )
 from sonde.analysis.profile import Place, ProfileFrame
 from sonde.session.stack_table import is_native_place
+from sonde.words import shorten_func
 
-_IMPORTER = "<frozen importlib"  # how the files of Python's import system begin
 _FINDING = "importing modules"  # what Python itself does, before a module runs
 _OURS = "sonde's own work"
 
@@ -54,8 +56,9 @@ def fold(
     file is. A program without such code is better told with one step for each package."""
     # Functions of C are parts of the call that the user's code, or a library's, has made.
     frames = [
-        frame for frame in skip_start(frames) if not is_native_place(frame.file, frame.lineno)
-    ]
+        frame for frame in cut_our_imports(skip_start(frames))
+        if not is_native_place(frame.file, frame.lineno)
+    ]  # fmt: skip
     owners = [own(frame.file) for frame in frames]
     folding = _Folding(by_package=by_package)
     for frame, owner in zip(frames, owners, strict=True):
@@ -74,9 +77,10 @@ def add_c_call(steps: list[Step], call: str | None) -> list[Step]:
 
 def keep_all(frames: Sequence[ProfileFrame], own: Callable[[str], str]) -> list[Step]:
     """Return a stack with every frame but ours."""
+    frames = cut_our_imports(frames)
     owners = [own(frame.file) for frame in frames]
     return [
-        Step(frame.func, owner, frame.file, frame.lineno, frame.first_line)
+        Step(shorten_func(frame.func), owner, frame.file, frame.lineno, frame.first_line)
         for frame, owner in zip(frames, owners, strict=True)
         if owner != SONDE
     ]
@@ -88,15 +92,17 @@ def tidy(places: Sequence[Place]) -> list[Place]:
     load it. So is the way on which a server calls the user's own code, if it is long."""
     found: list[Place] = []
     is_import = False
+    places = cut_our_imports(places)
     for place in places[count_start([one.file for one in places]) :]:
-        if place.file.startswith(_IMPORTER):
+        if place.file.startswith(IMPORTER):
             is_import = True
         elif not is_ours(place.file):
             is_module = is_import and place.func == "<module>"
-            found.append(_name_import(place) if is_module else place)
+            named = place._replace(func=shorten_func(place.func))
+            found.append(_name_import(place) if is_module else named)
             is_import = False
     if is_import:
-        found.append(Place(_FINDING, _IMPORTER + ">", 0))
+        found.append(Place(_FINDING, IMPORTER + ">", 0))
     return _fold_callers(found) or [Place("(sonde)", "", 0)]
 
 
@@ -127,7 +133,7 @@ class _Folding:
 
     def add(self, frame: ProfileFrame, owner: str) -> bool:
         """Add the next frame; return False if all that follows is folded into it."""
-        if frame.file.startswith(_IMPORTER):
+        if frame.file.startswith(IMPORTER):
             self._imports = True
             return True
         if self._imports and frame.func == "<module>":
@@ -136,7 +142,7 @@ class _Folding:
             return owner == MINE
         self._imports = False
         if owner == MINE and not (self.steps and frame.func.endswith(_INLINE)):
-            self._add(frame.func.rpartition("<locals>.")[2], owner, frame, is_call=False)
+            self._add(shorten_func(frame.func), owner, frame, is_call=False)
         elif owner == MINE:
             self._folded = None
         else:

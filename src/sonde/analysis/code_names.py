@@ -12,6 +12,7 @@ from sonde.words import OURS, PACKAGES, STANDARD
 from sonde.words import shorten_file as shorten_file  # noqa: PLC0414  # its users look here
 
 MANY_CALLERS = 5  # frames of libraries before the user's own code, that are told as one
+IMPORTER = "<frozen importlib"  # how the files of Python's import system begin
 MINE, LIBRARY, PYTHON, SONDE = "mine", "library", "python", "sonde"
 # Functions of libraries that only call what they wrap.
 WRAPPERS = ("wrapper", "inner", "wrapped", "_call_impl", "_wrapped_call_impl", "__call__",
@@ -54,14 +55,16 @@ def is_mine(file: str) -> bool:
 
 
 def name_module(file: str) -> str:
-    """Return the name that a file is imported by: `numpy.linalg` for numpy/linalg/__init__.py."""
+    """Return the name that a file is imported by: `numpy.linalg` for numpy/linalg/__init__.py; of
+    what `python -m gunicorn` runs, `gunicorn`."""
     frozen = _FROZEN.match(file)
     if frozen is not None:
         return frozen[1]
     if _LAUNCHER.match(file):
         return file.rpartition("/")[2]
     path = shorten_file(file)
-    name = path.removesuffix(".py").removesuffix("/__init__").replace("/", ".")
+    name = path.removesuffix(".py").removesuffix("/__init__").removesuffix("/__main__")
+    name = name.replace("/", ".")
     return name.rpartition(".")[2] if find_owner(file) == MINE else name
 
 
@@ -108,6 +111,14 @@ def skip_start(frames: Sequence[_F]) -> Sequence[_F]:
     for at in range(len(frames) - 1, 0, -1):
         if is_child_start(frames[at].func, frames[at].file):
             return frames[at:]
+    return frames
+
+
+def cut_our_imports(frames: Sequence[_F]) -> Sequence[_F]:
+    """Return a stack, root first, without what a frame of ours imports: no program asked for it."""
+    for at in range(len(frames) - 1):
+        if is_ours(frames[at].file) and frames[at + 1].file.startswith(IMPORTER):
+            return frames if any(is_mine(one.file) for one in frames[at:]) else frames[: at + 1]
     return frames
 
 

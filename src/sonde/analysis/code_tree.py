@@ -10,9 +10,11 @@ from sonde.analysis.hot_call import Leaders, LibraryTime, cut_package, cut_tail
 from sonde.analysis.profile import Profile, ProfileFrame
 from sonde.analysis.rest import is_at_rest
 from sonde.session.stack_table import is_native_place
+from sonde.words import shorten_func
 
 SORTS = ("total", "working", "waiting")
 OUTSIDE = "outside"
+ITSELF = "(this line itself)"
 INSIDE = "\N{HORIZONTAL ELLIPSIS} "  # before what takes the time inside of a library's call
 _MAIN = 0.05  # a share of all time from which on a node is shown without being asked for
 _FEW, _MOST = 10, 30  # nodes that are shown then
@@ -217,7 +219,7 @@ def _find_callers(
         is_mine = [own(frame.file) == MINE for frame in frames]
         last = max((at for at, mine in enumerate(is_mine) if mine), default=0)
         for frame in (frames[at] for at in range(last) if not is_mine[at]):
-            found.add((frame.func.rpartition("<locals>.")[2], frame.file))
+            found.add((shorten_func(frame.func), frame.file))
     return found
 
 
@@ -259,7 +261,7 @@ def _list_below(node: CodeNode, order: str, floor: float) -> list[CodeNode]:
 
 def _make_own(node: CodeNode, line: int) -> CodeNode:
     """Return one line of a function, without what it called, as a node."""
-    name = "(this line itself)" if node.step.owner == MINE else _name_inside(node)
+    name = ITSELF if node.step.owner == MINE else name_inside(node)
     one = CodeNode(node.step._replace(name=name, line=line, first_line=0))
     one.working_ns, one.waiting_ns = node.own_ns[line]
     one.lines[line] = one.total_ns
@@ -267,7 +269,7 @@ def _make_own(node: CodeNode, line: int) -> CodeNode:
     return one
 
 
-def _name_inside(node: CodeNode) -> str:
+def name_inside(node: CodeNode) -> str:
     """Return whose code most of a library call's own time was spent in: a call of Django spends it
     in sqlite3 or json as well."""
     whole = sum(node.packages.values())

@@ -16,6 +16,7 @@ from sonde.analysis.code_names import (
 )
 from sonde.analysis.profile import ProfileFrame
 from sonde.session.stack_table import is_native_place
+from sonde.words import shorten_func
 
 _MOST = 0.7  # of the time of the call
 _LEADERS = 3  # that are named, at most
@@ -125,10 +126,10 @@ class Leaders:
             inside = below[best]
             func, file = best
             called = parts[inside[0]].tail[0].func
-            is_caller = (func.rpartition("<locals>.")[2], file) in self._callers
+            is_caller = (shorten_func(func), file) in self._callers
             if self._own(file) == LIBRARY and not is_caller and _tells(func, called):
                 line = _find_line(parts, inside, depth)
-                found = HotCall(func.rpartition("<locals>.")[2], file, line, inside)
+                found = HotCall(shorten_func(func), file, line, inside)
             depth += 1
 
     def _part(self, parts: Sequence[LibraryTime], inside: list[int], depth: int) -> list[list[int]]:
@@ -165,7 +166,7 @@ class Leaders:
         return end._replace(is_compiled=True) if part.call and is_told else None
 
     def _is_caller(self, frame: ProfileFrame) -> bool:
-        return (frame.func.rpartition("<locals>.")[2], frame.file) in self._callers
+        return (shorten_func(frame.func), frame.file) in self._callers
 
 
 def _sum(parts: Sequence[LibraryTime], inside: Sequence[int]) -> int:

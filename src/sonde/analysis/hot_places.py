@@ -6,7 +6,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 
 from sonde.analysis.code_names import MINE, OPERATORS, shorten_file, show_call
-from sonde.analysis.code_tree import INSIDE, CodeNode, CodeTree
+from sonde.analysis.code_tree import INSIDE, CodeNode, CodeTree, name_inside
 from sonde.analysis.spread_functions import SpreadFunction, find_spread_functions
 from sonde.analysis.work_kinds import find_instead, find_kind
 
@@ -66,6 +66,8 @@ class _Sums:
         if call.startswith(INSIDE):
             func, call = func or call.removeprefix(INSIDE), ""
             own_ns = {node.step.line: [node.working_ns, node.waiting_ns]}
+        elif call and not node.step.file and name_inside(node) != f"(in {call})":
+            call = f"{call} {name_inside(node)}"  # `uvicorn (in json, asyncio)`
         for line, times in own_ns.items():
             for state, time_ns in enumerate(times):
                 key = func, node.step.file, line, call, state

@@ -13,7 +13,7 @@ from sonde.analysis.code_names import shorten_file
 from sonde.analysis.source_lines import read_source
 from sonde.cli._tree_text import cut_text
 from sonde.session import Session
-from sonde.words import MISSING, clean, show_duration
+from sonde.words import MISSING, clean, shorten_func, show_duration
 
 _MOST = 6  # places
 _PART = 0.01  # of all that was awaited: less is left out
@@ -29,7 +29,7 @@ def draw_awaits(awaits: Sequence[Await], session: Session, file: IO[str]) -> Non
     width = shutil.get_terminal_size().columns if file.isatty() else 160
     coloured = file.isatty() and environ.uses_colour()
     places = [clean(f"{shorten_file(one.file, session.meta.cwd)}:{one.line}") for one in shown]
-    names = [clean(one.func.rpartition("<locals>.")[2]) for one in shown]
+    names = [clean(shorten_func(one.func)) for one in shown]
     name_room, place_room = max(map(len, names)), max(map(len, places))
     for one, name, place in zip(shown, names, places, strict=True):
         each = MISSING if one.wait_ns is None else show_duration(one.wait_ns)

@@ -12,20 +12,28 @@ _SHORTEST = 4  # letters of a program's name that still tell something
 def fit_commands(commands: Sequence[str], room: int) -> list[str]:
     """Return the commands as they fit a column: of one that does not fit, the words that others of
     the same program do not have, with the options that these belong to."""
-    by_program: dict[str, list[list[str]]] = {}
+    by_program: dict[str, dict[str, list[str]]] = {}
     shown = {}
     for command in dict.fromkeys(commands):
-        words = command.split(" ")
-        if words[0] == FORKED:
+        words = _name_program(command).split(" ")
+        if words[0] == FORKED or len(command) <= room:
             shown[command] = command
-            continue
-        by_program.setdefault(words[0], []).append(words)
+        if words[0] != FORKED:
+            by_program.setdefault(words[0], {})[command] = words
     for program, alike in by_program.items():
-        for words in alike:
+        for command, words in alike.items():
+            rest = _find_difference(words, [other for other in alike.values() if other != words])
             whole = " ".join(words)
-            rest = _find_difference(words, [other for other in alike if other is not words])
-            shown[whole] = whole if len(whole) <= room or not rest else _join(program, rest, room)
+            fits = len(whole) <= room or not rest
+            shown.setdefault(command, whole if fits else _join(program, rest, room))
     return [shown[command] for command in commands]
+
+
+def _name_program(command: str) -> str:
+    """Return a command that begins with its program: `gunicorn -w 4` for `python -m gunicorn -w 4`,
+    in which the interpreter tells nothing."""
+    first, _, rest = command.partition(" ")
+    return rest.removeprefix("-m ") if first.startswith("python") and rest[:3] == "-m " else command
 
 
 def _find_difference(words: Sequence[str], others: Sequence[Sequence[str]]) -> list[str]:

@@ -16,6 +16,7 @@ from sonde.words import clean
 
 TIMES = "\N{MULTIPLICATION SIGN}"  # before the number of threads that a line stands for
 _LAST_PART = re.compile(r"\.\w+$")
+_GUIDES = "│├└ "
 _LEAST = 12  # columns of a name or a place that still tell something
 _NARROWEST = 26  # columns of names with the lines before them
 
@@ -23,9 +24,10 @@ _NARROWEST = 26  # columns of names with the lines before them
 def draw_nodes(
     tree: CodeTree, nodes: Sequence[tuple[int, CodeNode]],
     show_numbers: Callable[[CodeNode, CodeTree], str], name: Callable[[CodeNode], str],
-    file: IO[str],
+    file: IO[str], tell: Callable[[CodeNode], str] = lambda _: "",
 ) -> None:  # fmt: skip
-    """Draw nodes, callers first: numbers, name, place and source line of each."""
+    """Draw nodes, callers first: numbers, name, place and source line of each. What `tell` adds to
+    a name in brackets is left out where there is no room for it."""
     coloured = file.isatty() and environ.uses_colour()
     width = shutil.get_terminal_size().columns if file.isatty() else 160
     folder = tree.profile.folder
@@ -38,7 +40,10 @@ def draw_nodes(
     guides = _draw_guides(nodes)
     if max(map(len, guides)) > widest - _LEAST:
         guides = _draw_guides(nodes, is_deep=True)
-    labels = [guide + name(node) for guide, (_, node) in zip(guides, nodes, strict=True)]
+    labels = [
+        _add_note(guide + name(node), tell(node), widest)
+        for guide, (_, node) in zip(guides, nodes, strict=True)
+    ]  # fmt: skip
     room = min(max(map(len, labels)), widest)
     widest = left_over - room
     places = [place and _cut_left(place, widest).ljust(min(own, widest)) for place in places]
@@ -107,6 +112,18 @@ def _paint(node: CodeNode, label: str) -> str:
 def _is_own(node: CodeNode) -> bool:
     """Return whether a node's place is in the user's own code; a library's place may be cut."""
     return not node.step.name.startswith("… ")
+
+
+def _add_note(label: str, note: str, room: int) -> str:
+    """Return a name with a note, if it fits: `work (waiting for a lock)`, and then its threads."""
+    if not note:
+        return label
+    name, times, count = label.rpartition(f" {TIMES}")
+    name = name or label
+    is_note = name.lstrip(_GUIDES).startswith("(")  # `(this line itself)`
+    told = f"{name[:-1]}, {note})" if is_note else f"{name} ({note})"
+    told += times + count if times else ""
+    return told if len(told) <= room else label
 
 
 def _cut_left(text: str, room: int) -> str:

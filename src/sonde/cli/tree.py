@@ -118,7 +118,7 @@ def _draw(
         file.write(textwrap.fill(line, width, subsequent_indent="  ") + "\n")
     if nodes:
         file.write("\n   total  share" + ("   waiting" if _has_waits(tree) else "") + "\n")
-        draw_nodes(tree, nodes, _show_numbers, _name, file)
+        draw_nodes(tree, nodes, _show_numbers, _name, file, _name_wait)
     _tell_left_out(tree, len(nodes), args.sort, width, file)
     for name, time_ns in tree.compiled.items():
         if time_ns > _COMPILED * tree.root.total_ns:
@@ -178,6 +178,11 @@ def _show_numbers(node: CodeNode, tree: CodeTree) -> str:
 
 
 def _name(node: CodeNode) -> str:
-    many, wait = len(node.threads), node.unsaid_wait
-    name = node.step.name + (f" (waiting: {WAITS[wait]})" if wait in WAITS else "")
-    return clean(name) + (f" {TIMES}{many}" if many > 1 else "")
+    many = len(node.threads)
+    return clean(node.step.name) + (f" {TIMES}{many}" if many > 1 else "")
+
+
+def _name_wait(node: CodeNode) -> str:
+    """Return what a node waits for, where its name does not say it."""
+    wait = node.unsaid_wait
+    return f"waiting for {WAITS[wait]}" if wait in WAITS else ""

@@ -94,6 +94,8 @@ def _run(request: AttachRequest) -> None:
     answer: dict[str, object] = {}
     failure: list[BaseException] = []
     try:
+        import json  # noqa: F401  # for the answer: once we record, it would be seen
+
         answer.update(_stop() if request.action == "stop" else _start(request))
     except BaseException as error:
         failure.append(error)

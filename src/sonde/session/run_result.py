@@ -8,7 +8,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from sonde.errors import Error
 from sonde.session.records import RunResult
 from sonde.session.stack_table import WEIGHTS
-from sonde.words import OURS, clean, count_things, shorten_file
+from sonde.words import OURS, clean, count_things, shorten_file, shorten_func
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -181,7 +181,8 @@ class Result:
         head, *more = self.show(limit=0).splitlines()
         rows = [
             (PctBar(float(str(row["self_pct"]))), PctBar(float(str(row["total_pct"]))),
-             show_duration(int(str(row["self_ns"]))), row["func"], _show_place(row))
+             show_duration(int(str(row["self_ns"]))), shorten_func(str(row["func"])),
+             _show_place(row))
             for row in self.table(limit=15)
         ]  # fmt: skip
         table = show_table(("own", "total", "own time", "function", "file"), rows)
@@ -211,7 +212,7 @@ class Result:
             ]
         for row in self.table(weight, limit):
             where = f" ({_show_place(row)})" if row["file"] else ""
-            name = clean(f"{row['func']}{where}")
+            name = clean(f"{shorten_func(str(row['func']))}{where}")
             lines.append(f"  {row['self_pct']:5.1f}% {row['total_pct']:5.1f}%  {name}")
         if self.folder:
             how = f"sonde profile results {self.run_id} --to flamegraph"

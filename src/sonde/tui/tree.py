@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Sequence
 from typing import Any, NamedTuple
 
-from sonde.analysis.code_names import MINE, find_owner, is_ours, name_module, shorten_file
+from sonde.analysis.code_names import IMPORTER, MINE, find_owner, is_ours, name_module, shorten_file
 from sonde.session import stack_table
 
 
@@ -58,6 +58,7 @@ class StackTree:
         # own frames take is their caller's.
         self.folded, self.folded_lines = Units(), Units()
         self._imports: dict[int, Unit] = {}  # by place
+        self._ours: dict[int, bool] = {}  # by place: whether we import something there
         self.add(0, -1, "?", "?", 0, 0)
         self.places.clear()
 
@@ -69,16 +70,28 @@ class StackTree:
         place = self.places[stack] = len(self.parents)
         self.functions.add(Unit(func, file, first), parent, self.parents)
         self.by_line.add(Unit(func, file, line), parent, self.parents)
-        imported = _find_import(self._imports.get(parent), func, file)
+        ours = self._find_ours(parent, file)
+        if ours is not None:
+            self._ours[place] = ours
+        imported = None if ours else _find_import(self._imports.get(parent), func, file)
         if imported is not None:
             self._imports[place] = imported
         for units, at in ((self.folded, first), (self.folded_lines, line)):
             unit = imported or Unit(func, file, at)
-            if imported is None and is_ours(file):
+            if imported is None and ours is not None:
                 unit = units.names[units.of[parent]] if parent >= 0 else OURS
             units.add(unit, parent, self.parents)
         self.parents.append(parent)
         self.lines.append(line)
+
+    def _find_ours(self, parent: int, file: str) -> bool | None:
+        """Tell whether a frame is part of what a frame of ours imports; False of our own code, None
+        of what is the program's."""
+        if is_ours(file):
+            return False
+        around = self._ours.get(parent)
+        is_import = around is not None and (around or file.startswith(IMPORTER))
+        return True if is_import and find_owner(file) != MINE else None
 
     def grow(self, nodes: stack_table.Nodes) -> bool:
         """Add new nodes; return False if the known nodes are not the first ones."""
@@ -107,7 +120,7 @@ def _find_import(around: Unit | None, func: str, file: str) -> Unit | None:
     modules are not folded: what they do at import is code like any other."""
     if around is not None and around != _IMPORT:
         return around
-    if file.startswith("<frozen importlib"):
+    if file.startswith(IMPORTER):
         return _IMPORT
     if around is None or find_owner(file) == MINE:
         return None

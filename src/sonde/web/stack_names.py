@@ -8,13 +8,15 @@ from collections.abc import Iterable, Sequence
 from typing import Any
 
 from sonde.analysis.code_fold import Step, fold, keep_all
-from sonde.analysis.code_names import MINE, SONDE, shorten_file
+from sonde.analysis.code_names import LIBRARY, MINE, SONDE, shorten_file
+from sonde.analysis.hot_call import cut_tail, find_hot_call
 from sonde.analysis.profile import Profile, ProfileFrame
 from sonde.analysis.rest import is_at_rest
 from sonde.analysis.source_lines import read_source
 from sonde.analysis.wait_words import describe_wait
 from sonde.analysis.work_kinds import find_kind
 from sonde.store.recording import Recording
+from sonde.words import shorten_func
 
 NODES_SQL = """\
 SELECT stack, any_value(parent), any_value(func), any_value(file), any_value(lineno),
@@ -103,7 +105,7 @@ class StackNames:
         wait = describe_wait([(frame.func, frame.file) for frame in reversed(frames)])
         return (
             self._grow(keep_all(frames, own) or folded), self._grow(folded),
-            self._find_hot(folded), self._waits.find(wait), rest[0] + 2 * rest[1],
+            self._find_hot(folded, frames), self._waits.find(wait), rest[0] + 2 * rest[1],
         )  # fmt: skip
 
     def _grow(self, steps: Sequence[Step]) -> int:
@@ -116,9 +118,16 @@ class StackNames:
             node = self._tree.find((node, place))
         return node
 
-    def _find_hot(self, steps: Sequence[Step]) -> int:
-        """Return the number of the line of the user's own that a stack is at, see HotPlace."""
+    def _find_hot(self, steps: Sequence[Step], frames: Sequence[ProfileFrame]) -> int:
+        """Return the number of the line of the user's own that a stack is at, see HotPlace; of one
+        without such code that of the innermost function of a library that tells something."""
         last = steps[-1]
+        if last.owner == LIBRARY and not last.file and not last.name.startswith("import "):
+            found = find_hot_call([cut_tail(frames, self._own)], [1], self._own)
+            func, path = found[:2] if found else ("", "")
+            for one in frames:
+                if (shorten_func(one.func), one.file) == (func, path):
+                    return self._hot.find((func, self._files.find(path), one.first_line, "", ""))
         mine = [step.name for step in steps if step.owner == MINE]
         call = "" if last.owner == MINE else last.name
         func = mine[-1] if mine else ""
