@@ -174,6 +174,9 @@ def test_the_screen_sums_up_all_processes_and_names_the_one_that_differs() -> No
     assert len(other) <= 70 and "Inventory.f" in other and other.endswith("\u2026 (wsgi.py:4)"), (
         other
     )
+    inner = Process(5, ((WAITS, APP, SLOW._replace(func="app.<locals>.slow")), True, 9))
+    (other,) = describe_team([*WORKERS[::2], inner], 10.0, 70)[1:]
+    assert other.endswith(" in app.slow (wsgi.py:4)"), other
     assert describe_team_losses(WORKERS) == ["lost: samples of 1 process: enter shows which"]
     page = make_team_page(Choice("lines", "wall", 10.0, idle=True), WORKERS)
     assert "the sum of 3 processes" in page.title

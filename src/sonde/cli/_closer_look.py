@@ -19,6 +19,7 @@ from sonde.errors import ConfigError, Error
 from sonde.session import Session, stack_table
 from sonde.session.steering import configure, inspect
 from sonde.store.recording import open_recording
+from sonde.words import shorten_func
 
 _KEY = "stack.every"
 _EVERY_S = 0.001
@@ -140,7 +141,8 @@ def _read_native(pids: Sequence[int], folder: str | None, found: Counter[str]) -
             words = [f"{frame.func} ({os.path.basename(frame.file)})" for frame in inner]
             first = next((frame for frame in one.frames if not frame.is_native), None)
             if first is not None:
-                words.append(f"{first.func} ({shorten_file(first.file, folder)}:{first.line})")
+                place = f"{shorten_file(first.file, folder)}:{first.line}"
+                words.append(f"{shorten_func(first.func)} ({place})")
             found[" < ".join(words)] += 1
     return []
 

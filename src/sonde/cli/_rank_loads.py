@@ -20,6 +20,7 @@ from sonde.errors import NoSession
 from sonde.words import (
     count_things,
     find_pct,
+    shorten_func,
     show_duration,
     show_duration_short,
     show_ranges,
@@ -134,7 +135,7 @@ def _draw_units(loads: Sequence[RankLoad], file: IO[str]) -> None:
                 show_share(own, whole),
                 show_share(total, whole),
                 show_duration_short(own),
-                unit.func,
+                shorten_func(unit.func),
                 f"{shorten_file(unit.file, folder)}:{unit.line}",
                 least,
                 most,

@@ -21,6 +21,7 @@ from sonde.analysis.event_table import SORTS, make_table, sort_report
 from sonde.analysis.window import find_window
 from sonde.cli import _options, _table
 from sonde.cli._missing import tell_missing
+from sonde.cli._terminal import fill
 from sonde.cli._watch import watch
 from sonde.errors import ConfigError
 from sonde.session.missing_names import describe_missing_names
@@ -154,8 +155,11 @@ def _make_block(
 
 
 def _draw_block(lines: Sequence[Any], columns: list[_Column], file: IO[str]) -> None:
+    left_out = list[str]()
     if file.isatty():
+        known = columns
         columns = _fit(columns, lines, shutil.get_terminal_size().columns)
+        left_out = [one.name for one in known if one.name and one not in columns]
     else:
         columns = [column for column in columns if column.name]  # a bar is for the eye
 
@@ -169,6 +173,9 @@ def _draw_block(lines: Sequence[Any], columns: list[_Column], file: IO[str]) -> 
     ]
     _table.draw_table([column.name for column in columns], rows, file,
                      [column.right for column in columns], paint)  # fmt: skip
+    if left_out:
+        note = f"no room for {', '.join(left_out)}: a pipe or --format json has all"
+        file.write(fill(note, file) + "\n")
 
 
 def _fit(columns: list[_Column], lines: Sequence[Any], room: int) -> list[_Column]:

@@ -218,7 +218,8 @@ def _describe_one(member: Member, span: str, window_s: float) -> str:
     text += f"{member.waiting_pct:.0f} % waiting"
     if wait is None or member.waiting_pct < 1:
         return text
-    return f"{text}, most of that in {wait.func} ({wait.show_place(process.folder)}): `sonde tree`"
+    place = f"{shorten_func(wait.func)} ({wait.show_place(process.folder)})"
+    return f"{text}, most of that in {place}: `sonde tree`"
 
 
 def _draw_members(members: list[Member], choice: Choice, span: str, file: IO[str]) -> None:
@@ -228,7 +229,7 @@ def _draw_members(members: list[Member], choice: Choice, span: str, file: IO[str
         session, unit = member.process.session, member.unit
         cpu_pct = member.process.find_cpu_pct(choice.window_s or LONGEST_S)
         cpu = None if cpu_pct is None else f"{cpu_pct:.0f} %"
-        more = "" if unit is None else f"{member.more_pct:+.0f} % in {unit.func}"
+        more = "" if unit is None else f"{member.more_pct:+.0f} % in {shorten_func(unit.func)}"
         place = "" if unit is None else unit.show_place(member.process.folder)
         rows.append((
             session.rank, session.pid, cpu, f"{member.working_pct:.0f} %",

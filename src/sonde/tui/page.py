@@ -242,7 +242,7 @@ def _make_calls(choice: Choice, process: TopProcess) -> Page:
     weighed = measure(choice, process)
     units = units_of(choice, weighed.tree)
     number = units.find(choice.unit)
-    title = f"calls of {choice.unit.func} · {_make_title(choice, process)}"
+    title = f"calls of {shorten_func(choice.unit.func)} · {_make_title(choice, process)}"
     if number is None:
         return Page(title, _CALLS, [], 0, "it was not seen in this window")
     mine = [share for share in shares.list_shares(weighed, units) if share.unit == choice.unit]
@@ -298,7 +298,7 @@ def _make_stacks(choice: Choice, process: TopProcess) -> Page:
 def _describe_stack(process: TopProcess, load: Load) -> str:
     tree = process.tree
     names = [tree.by_line.names[tree.by_line.of[place]] for place in tree.walk(load.place)]
-    places = (f"{unit.func} {unit.show_place(process.folder)}" for unit in names)
+    places = (f"{shorten_func(unit.func)} {unit.show_place(process.folder)}" for unit in names)
     words = [name_thread(load), *places]
     return "\n".join(words).casefold()
 
@@ -357,7 +357,7 @@ def _make_process(number: int, process: TopProcess, choice: Choice) -> PageRow:
     main = next((t for t in process.list_loads(window_s) if t.thread == session.pid), None)
     of = process.tree.by_line.of[main.place] if main else 0
     unit = process.tree.by_line.names[of]
-    where = (unit.func, unit.show_place(process.folder)) if main else ("", "")
+    where = (shorten_func(unit.func), unit.show_place(process.folder)) if main else ("", "")
     cells = [
         *(MISSING if value is None else str(value) for value in head),
         MISSING if cpu_pct is None else f"{cpu_pct:.0f}",

@@ -19,7 +19,7 @@ from sonde.tui.page import (
 from sonde.tui.process import TopProcess
 from sonde.tui.team import find_members, sum_shares
 from sonde.tui.tree import Unit
-from sonde.words import MISSING, count_things, show_bytes_short, show_duration_short
+from sonde.words import MISSING, count_things, shorten_func, show_bytes_short, show_duration_short
 
 _LEAST = 12  # columns of a name
 _MOST_NAMED = 3  # processes that differ, above the table
@@ -61,7 +61,8 @@ def describe_team(processes: Sequence[TopProcess], window_s: float | None, width
             begin = f"{who} differs: {member.more_pct:+.0f} % of the time in "
             place = f" ({unit.show_place(member.process.folder)})"
             room = max(_LEAST, width - len(begin) - len(place))
-            lines.append(begin + cut(unit.func, min(room, len(unit.func))) + place)
+            func = shorten_func(unit.func)
+            lines.append(begin + cut(func, min(room, len(func))) + place)
     return lines
 
 
