@@ -211,5 +211,7 @@ def test_names_of_functions_are_short() -> None:
         "operator new(unsigned long)": "operator new",
         "libx.so+0x12": "libx.so+0x12",
         "a<(b->c)>::d()": "a::d",
+        "t::Library& t::Library::def<char const*>(char const*&&) &": "t::Library::def",
+        "t::Tensor t::Tensor::to(t::Options) const &&": "t::Tensor::to",
     }
     assert {name: shorten_name(name) for name in names} == names

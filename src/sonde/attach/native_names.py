@@ -20,6 +20,7 @@ _CALLS = (
 _PARTS = re.compile(
     r"operator(?:\(\)|<=>|<<=?|>>=?|<=?|>=?|->\*?| \w+)|\(anonymous namespace\)|->|."
 )
+_ENDING = re.compile(r"(?<=\))(?: const)?(?: volatile)?(?: &&?)?$")  # of what is called like this
 _DEPTHS = {"<": 1, "(": 1, ">": -1, ")": -1}
 
 
@@ -62,7 +63,7 @@ def shorten_name(name: str) -> str:
     """Return the name of a C++ function without its result, its arguments and those of its
     templates; a name of C as it is."""
     short, depth = "", 0
-    for part in _PARTS.findall(name.partition(" [clone")[0].removesuffix(" const")):
+    for part in _PARTS.findall(_ENDING.sub("", name.partition(" [clone")[0])):
         depth += _DEPTHS.get(part, 0)
         if depth == 0 and part == " ":
             short = ""  # that was the type of the result
