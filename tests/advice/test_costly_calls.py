@@ -18,13 +18,17 @@ USUAL = {
     "file": "/job/app.py", "lineno": 8, "func": "add", "call": "list.__contains__", "is_request": False,
     "time_pct": 60.0, "waiting_pct": 0.0, "asleep_pct": 0.0, "queue_pct": 0.0, "cpu_pct": 60.0,
     "given_pct": 100.0, "method": None, "depth": 2, "stretch_s": 0.05, "able_s": 0.05,
-    "others_pct": 0.0, "is_serving": False,
+    "others_pct": 0.0, "is_serving": False, "alive_s": 10.0, "shared": "",
 }  # fmt: skip
 Row = namedtuple("Row", USUAL)
 
 
+def judge_all(*changes: dict[str, object]) -> list[Verdict]:
+    return list(costly_calls.judge([Row(**USUAL | one) for one in changes], LIMITS))
+
+
 def judge(*changes: dict[str, object]) -> Verdict:
-    (verdict,) = costly_calls.judge([Row(**USUAL | one) for one in changes], LIMITS)
+    (verdict,) = judge_all(*changes)
     return verdict
 
 
@@ -89,15 +93,37 @@ def test_of_calls_inside_of_each_other_the_innermost_is_named() -> None:
     log = {"name": "logging", "depth": 5, "time_pct": 90.0}
     sync = {"name": "fsync", "depth": 0, "lineno": 3, "call": "posix.fsync"}
     assert "fsync" in judge(log, {**sync, "time_pct": 85.0}).title
-    assert "Logging" in judge(log, {**sync, "time_pct": 30.0}).title  # it explains little
+    # It explains little, and is a cause of its own.
+    logged, synced = judge_all(log, {**sync, "time_pct": 30.0})
+    assert "Logging" in logged.title and "fsync" in synced.title
     json = {"name": "json", "depth": 0, "time_pct": 89.0}  # may be what the program is for
-    assert "Logging" in judge(log, json).title
+    assert "Logging" in judge_all(log, json)[0].title
 
 
 def test_of_two_kinds_that_tell_of_the_same_time_the_special_one_is_named() -> None:
     derive = {"call": "_hashlib.pbkdf2_hmac", "depth": -1}
     for names in (("hashing", "passwords"), ("passwords", "hashing")):
         assert "passwords" in judge(*({**derive, "name": name} for name in names)).title
+
+
+def test_causes_that_take_time_of_their_own_are_all_told() -> None:
+    search, dates = {"time_pct": 50.0}, {"name": "date_parsing", "lineno": 20, "time_pct": 30.0}
+    told = judge_all(search, dates)
+    assert [one.line for one in told] == ["/job/app.py:8 in add", "/job/app.py:20 in add"]
+    assert [one.lost_pct for one in told] == [50, 30]
+    # Two names of the same time are one cause, and so are two kinds at one line.
+    assert len(judge_all(search, {**dates, "shared": "list_search 2900000000"})) == 1
+    assert len(judge_all(search, {**dates, "lineno": 8})) == 1
+    # Single ones that are worth no word are not told beside others.
+    assert len(judge_all(search, {**dates, "time_pct": 10.0})) == 1
+
+
+def test_what_says_more_of_much_of_the_same_time_is_told_in_its_place() -> None:
+    stacks = {"name": "stack_inspection", "time_pct": 77.0, "shared": "asyncio_debug 5200000000"}
+    debug = {"name": "asyncio_debug", "time_pct": 52.0, "shared": "stack_inspection 5200000000"}
+    assert "debug mode" in judge(stacks, {**debug, "depth": 13, "lineno": 2}).title
+    little = {**debug, "time_pct": 20.0, "shared": "stack_inspection 2000000000"}
+    assert "stack" in judge({**stacks, "shared": "asyncio_debug 2000000000"}, little).title
 
 
 def test_another_thread_counts_where_the_main_thread_only_waits() -> None:

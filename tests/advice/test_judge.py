@@ -96,6 +96,18 @@ def test_two_looks_are_needed_to_warn_and_twenty_to_be_critical() -> None:
     assert [see(1), see(2), see(19), see(20)] == ["info", "warning", "warning", "critical"]
 
 
+def test_one_piece_of_two_or_three_is_only_mentioned() -> None:
+    def judge(*fired: bool, danger: bool = False) -> str:
+        verdicts = [
+            Verdict(at, one, lost_pct=90.0 if one else None, readings=99)
+            for at, one in enumerate(fired)
+        ]
+        return Tally(verdicts, danger=danger).severity
+
+    assert judge(True, False) == judge(True, False, False) == "info"
+    assert judge(True) == judge(True, True, False) == judge(True, False, danger=True) == "critical"
+
+
 def test_a_danger_is_as_bad_as_its_worst_piece_and_a_symptom_as_its_usual_one() -> None:
     levels = ["warning"] * 9 + ["critical"]
     verdicts = [Verdict(at, True, severity=level) for at, level in enumerate(levels)]

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from dataclasses import replace
 from types import SimpleNamespace
 
 import pytest
@@ -259,3 +260,26 @@ def test_what_takes_more_and_more_grows_and_what_begins_late_does_not() -> None:
     assert "grows: " in grow([(second / 30) ** 3 for second in range(30)])
     for begins in range(2, 26):
         assert "grows" not in grow([0.9 if second >= begins else 0.001 for second in range(30)])
+
+
+@pytest.mark.parametrize(("gil", "call"), [(False, "operators of arrays"), (True, "")])
+def test_what_a_line_does_without_the_gil_is_no_plain_python(gil: bool, call: str) -> None:
+    recording = FakeRecording()
+    see_often(recording, [MAIN, ITEM], 100, 30_000, cpu=100, gil=gil)
+    (place,) = find(recording)
+    assert place.call == call
+    assert ("sort or group" in place.instead) is not gil
+
+
+def test_who_reads_only_the_first_line_knows_where_the_time_went() -> None:
+    spent = HotPlace("Item.load", "/job/app.py", 30, "time.sleep", "sleeping", "waiting", 9.0, 86.0,
+                     instead="wait for what it is there for")  # fmt: skip
+    words = dict(since="", until="", piece_s=10.0, pieces=3, warm_up_s=0.0, processes=("7",))
+    told = Advice(**words, places=(spent,), folder="/job").describe_nothing()
+    assert told == (
+        "no rule found anything, but 86 % of the time is spent waiting in Item.load (app.py:30)"
+    )
+    assert str(Advice(**words, places=(spent,))).startswith("No rule found anything, but 86 % of")
+    for place in (replace(spent, share_pct=14.0), replace(spent, instead="")):
+        assert Advice(**words, places=(place,)).describe_nothing() == "nothing is wrong"
+    assert Advice(**words, endings=("killed",)).describe_nothing() == "nothing else is wrong"

@@ -16,6 +16,7 @@ from sonde.advice.rules import (
     stalled_waits,
 )
 from sonde.advice.verdict import Limits, Verdict
+from support.handmade_samples import judge_rows
 
 STALLED = {
     "piece": 0, "host": "alpha", "pid": 7, "threads": 2, "readings": 1000, "alive_s": 10.0,
@@ -88,6 +89,27 @@ def test_a_call_that_waits_and_keeps_the_gil_is_told_apart() -> None:
     assert found.fired and "native call waits" in found.title
     assert found.evidence["waits_for"] == "the network"
     assert "call" not in found.evidence
+
+
+@pytest.mark.parametrize(("call", "told"), [("list.sort", True), ("_thread.lock.release", False)])
+def test_waking_many_threads_at_one_line_is_no_call_that_keeps_the_gil(
+    call: str, told: bool
+) -> None:
+    stack = {"host": "alpha", "pid": 7, "queue_ns": 0}
+    frames = [
+        {"stack": at, "depth": 0, "func": func, "file": "/job/app.py", "lineno": 3}
+        for at, func in enumerate(("put", "get"))
+    ]
+    samples = [
+        {**stack, "thread": thread, "stack": at, "t_ns": t * 10**9, "samples": 100, "gil": at == 0,
+         "idle": at == 1, "wait": "gil" if at else None, "wall_ns": 10**9, "cpu_ns": (1 - at) * 10**9,
+         "call": None if at else call}
+        for thread, at in ((7, 0), (8, 1))
+        for t in range(10)
+    ]  # fmt: skip
+    tables = {"python.frame": frames, "python.stack_sample": samples}
+    found = judge_rows(gil_bound, tables)
+    assert any(one.fired for one in found) is told
 
 
 LOADING = {

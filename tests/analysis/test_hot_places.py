@@ -59,6 +59,20 @@ def test_what_a_server_does_itself_is_told_by_the_function_that_takes_the_time()
     ]  # fmt: skip
 
 
+def test_so_is_what_an_event_loop_does_that_the_program_has_started_itself() -> None:
+    standard = "/opt/py/lib/python3.12/asyncio"
+    main = ("main", "/job/serve.py", 5, 1)
+    run = ("Server.run", "/opt/py/lib/python3.12/site-packages/uvicorn/server.py", 80, 70)
+    back = ("Handle._run", f"{standard}/events.py", 88, 80)
+    encode = ("encode", "/opt/py/lib/python3.12/site-packages/fastapi/encoders.py", 300, 290)
+    handler = ("handle", "/job/serve.py", 20, 19)
+    recording = FakeRecording().see([main, run, back, encode], 40, wall=40)
+    recording.see([main, run, back, handler, LOADS], 60, wall=20).see([main, encode], 80, wall=20)
+    assert [(one.func, one.line, one.call) for one in find(recording)] == [
+        ("encode", 300, ""), ("main", 5, "fastapi.encode"), ("handle", 20, "json.loads"),
+    ]  # fmt: skip
+
+
 def test_the_time_in_which_event_loops_wait_is_told_and_counts() -> None:
     main = ("main", "/job/app.py", 5, 1)
     (loops, own) = find(FakeRecording().see([main], 20, wall=20), loops_ns=80_000_000)

@@ -56,3 +56,18 @@ def test_what_a_line_of_array_calls_does_itself_are_operators() -> None:
     roll, own = find(recording)
     assert (roll.call, own.call) == ("numpy.roll", "operators of arrays")
     assert own.kind == "numeric work" and "out=" in find_instead(own.call, None, is_waiting=False)
+
+
+def test_what_is_told_of_one_of_its_lines_is_not_told_of_the_function_again() -> None:
+    # The line `21` of `overlap` is told itself: `many` asks for most of it, and stands for the rest.
+    recording = FakeRecording().see([MAIN], 10, wall=300)
+    many, few = ("many", "/job/app.py", 12, 10), ("few", "/job/app.py", 15, 14)
+    for line in range(30, 50):
+        recording.see([MAIN, ("many", "/job/app.py", line, 10)], 100 + line, wall=10)
+    for at, (caller, wall) in enumerate(((many, 70), (few, 30))):
+        recording.see([MAIN, caller, ("overlap", "/job/app.py", 21, 20)], 200 + at, wall=wall)
+    found = find(recording)
+    assert {(one.func, round(one.share_pct)) for one in found} == {
+        ("main", 50), ("many", 33), ("overlap", 17)
+    }  # fmt: skip
+    assert sum(one.share_pct for one in found) <= 100.1

@@ -88,7 +88,7 @@ def judge_rows(
                 connection.register("rows", table)
                 connection.execute(f"CREATE TABLE {name} AS SELECT * FROM rows")
         found = connection.execute(
-            rule.SQL.format(piece="0", inside="TRUE", main_step="TRUE", **limits)
+            rule.SQL.format(piece="0", inside="TRUE", main_step="TRUE", piece_s=10.0, **limits)
         )
         make = namedtuple("Found", [column[0] for column in found.description])
         return list(rule.judge([make(*row) for row in found.fetchall()], limits))

@@ -151,6 +151,27 @@ CALLS = (
         share_pct=25, is_through=True,
     ),
     CostlyCall(
+        "log_rotated", "Log files are renamed again and again, to make room for a new one",
+        "let each file become larger (`maxBytes` of a RotatingFileHandler), and keep fewer old "
+        "ones (`backupCount`): at each roll-over all of them are renamed; or leave it to logrotate "
+        "and a WatchedFileHandler",
+        ("/logging/handlers.py:doRollover",), share_pct=15, is_once=True,
+    ),
+    CostlyCall(
+        "woken_in_vain", "All threads that wait are woken again and again (notify_all)",
+        "wake one for each item (`notify()`, or notify(n)), or use queue.Queue, which does: of "
+        "all that notify_all wakes, one finds the item, and the others wait anew; start no more "
+        "threads than there is work for",
+        ("/threading.py:notify_all", "/threading.py:notifyAll"), share_pct=15,
+        is_avoidable=False,
+    ),
+    CostlyCall(
+        "asyncio_debug", "asyncio is in debug mode: it keeps a stack for each task and callback",
+        "leave it out where the program is not being debugged: `asyncio.run(…, debug=True)`, "
+        "`loop.set_debug(True)`, the variable PYTHONASYNCIODEBUG, `python -X dev`",
+        ("/asyncio/format_helpers.py:extract_stack",), share_pct=10,
+    ),
+    CostlyCall(
         "date_parsing", "Parsing dates takes much of the time",
         "use datetime.fromisoformat for ISO dates, remember what was parsed (functools.lru_cache), "
         "or parse a whole column at once with pandas.to_datetime and a format",
@@ -241,6 +262,7 @@ CALLS = (
         "make the pool once, before the loop, and use it for all of the work; end it at the end",
         ("/multiprocessing/pool.py:__init__", "/multiprocessing/pool.py:__exit__",
          "/multiprocessing/pool.py:terminate", "/multiprocessing/process.py:start",
+         "/multiprocessing/process.py:join",
          "/multiprocessing/context.py:Pool", "/concurrent/futures/process.py:shutdown",
          "/concurrent/futures/process.py:_spawn_process"), share_pct=25, is_avoidable=False,
         sure_pct=40, stretch=SHORT, is_once=True, once=(

@@ -228,6 +228,13 @@ WAYS = (
          "torch._C._VariableFunctionsClass.pinverse"), 30, is_avoidable=False,
     ),
     CostlyCall(
+        "distributions", "Making and asking objects of torch.distributions takes much of the time",
+        "each of them checks its arguments, at every log_prob, too: "
+        "`Distribution.set_default_validate_args(False)` leaves that out; make one for a whole "
+        "batch, and where each is of one value, do without (log_softmax, torch.multinomial, randn)",
+        ("/torch/distributions/",), (), 25, is_avoidable=False,
+    ),
+    CostlyCall(
         "code_compiled", "Code or templates are compiled again and again",
         "compile once and keep the result; for templates, keep one Environment",
         ("/jinja2/lexer.py", "/jinja2/parser.py", "/jinja2/compiler.py",
@@ -266,6 +273,41 @@ WAYS = (
         "turn this off outside of debugging",
         ("/inspect.py:stack", "/inspect.py:getouterframes", "/inspect.py:getframeinfo",
          "/traceback.py:extract", "/traceback.py:_extract_from_extended_frame_gen"), share_pct=15,
+    ),
+    CostlyCall(
+        "text_position", "Asking where a text file stands (tell) takes much of the time",
+        "open the file in binary mode and add up the lengths of its lines: in text mode each "
+        "tell() has to decode anew what lies before it",
+        (), ("_io.TextIOWrapper.tell",), 15,
+    ),
+    CostlyCall(
+        "answers_encoded", "FastAPI goes through each value of its answers in Python",
+        "return a Response of your own for large answers (`Response(json.dumps(rows), "
+        "media_type='application/json')`, ORJSONResponse), or declare the type of the answer "
+        "(`-> list[Item]`), which newer versions write in one go; send pages of a list and not "
+        "all of it. `sonde requests` tells which routes take the time",
+        ("/fastapi/encoders.py:jsonable_encoder", "/fastapi/routing.py:serialize_response"),
+        share_pct=20,
+    ),
+    CostlyCall(
+        "protocols_asked", "Asking whether objects fit a Protocol takes much of the time",
+        "isinstance of a typing.Protocol looks for each of its methods and attributes, each time: "
+        "ask for a class (`isinstance(it, Order)`), keep the answer by type (a dictionary by "
+        "`type(it)`, functools.singledispatch), or give the kinds of objects a field that says it",
+        ("/typing.py:_ProtocolMeta.__instancecheck__",), (), 20,
+    ),
+    CostlyCall(
+        "drawings", "Drawing charts (matplotlib) takes much of the time",
+        "draw less often, at the end, or in another process from numbers that are kept; draw fewer "
+        "points, keep one figure and change its data (set_data), and close figures that are done",
+        ("/matplotlib/",), (), 25, is_avoidable=False,
+    ),
+    CostlyCall(
+        "networks_searched", "Comparing addresses with single networks takes much of the time",
+        "an address is in a network if its first bits are the network's: keep the networks in a "
+        "set or a dictionary by these bits as a number, for each length of prefix, or in sorted "
+        "ranges (bisect), or use a radix tree (pytricia); keep the answer for addresses that recur",
+        ("/ipaddress.py:_BaseNetwork.__contains__",), (), 25,
     ),
     CostlyCall(
         "signatures", "Signatures and types of functions are looked up again and again",

@@ -87,16 +87,27 @@ class Advice:
         return max(found, key=LEVELS.index) if found else None
 
     @property
-    def nothing(self) -> str:
-        """Return what is wrong where no rule found anything."""
-        return "nothing else" if self.endings else "nothing"
+    def costly(self) -> HotPlace | None:
+        """Return the place with most of the time about which people do something, if any."""
+        return next((one for one in self.places if one.is_costly), None)
+
+    def describe_nothing(self) -> str:
+        """Return that no rule found anything, in words that fit where the time went: whoever reads
+        no further must know whether there is something to see."""
+        if self.costly is None:
+            return "nothing else is wrong" if self.endings else "nothing is wrong"
+        found = "no rule found anything else" if self.endings else "no rule found anything"
+        place = self.costly.show_place(self.folder)
+        where = " ".join(filter(None, (self.costly.func, f"({place})" if place else "")))
+        state = "is spent waiting" if self.costly.state == "waiting" else "is spent"
+        return f"{found}, but {self.costly.share_pct:.0f} % of the time {state} in {where}"
 
     def __str__(self) -> str:
         """Return the findings as text: what is wrong, the evidence, the line, the next step."""
         looked = sum(outcome.state != "abstained" for outcome in self.outcomes)
-        lines = [f"{one[0].upper()}{one[1:]}" for one in self.endings]
+        lines = [_capitalize(one) for one in self.endings]
         if not self.findings:
-            lines.append(f"{self.nothing.capitalize()} is wrong: {looked} rules looked")
+            lines.append(f"{_capitalize(self.describe_nothing())}: {looked} rules looked")
         for one in self.findings:
             told = ", ".join(show_evidence(name, value) for name, value in one.evidence.items())
             lines += [f"{one.severity.upper()}: {one.title}  [{one.rule}]", f"  {told}"]
@@ -127,7 +138,7 @@ class Advice:
             for one in self.findings
         ]  # fmt: skip
         if not boxes:
-            boxes = [show_box(f"{self.nothing.capitalize()} is wrong: {looked} rules looked", ())]
+            boxes = [show_box(f"{_capitalize(self.describe_nothing())}: {looked} rules looked", ())]
         boxes[:0] = [show_box(one, (), severity="warning") for one in self.endings]
         if self.places:
             rows = [(PctBar(one.share_pct), one.state, one.func,
@@ -146,6 +157,10 @@ class Advice:
         for place in whole["places"]:
             del place["stacks"]  # numbers that mean nothing outside of the recording's tables
         return json.dumps(whole, indent=1)
+
+
+def _capitalize(words: str) -> str:
+    return words[:1].upper() + words[1:]
 
 
 def name_votes(fired: int, judged: int) -> str:
@@ -233,6 +248,8 @@ class Tally:
             level = order[-1] if self.danger else order[len(order) // 2]
         readings = sum(verdict.readings for verdict in self.verdicts)
         proven = (readings >= _TO_WARN) + (readings >= _TO_BE_CRITICAL)
+        if len(self.fired) == 1 and self.votes == "several" and not self.danger:
+            proven = 0  # one piece of two or three may be chance
         most = max((LEVELS.index(verdict.most) for verdict in self.yes), default=0)
         return LEVELS[min(level, proven, most, LEVELS.index(self.most))]
 
@@ -257,8 +274,8 @@ class Tally:
     @property
     def who(self) -> list[str]:
         """Return who showed it in several pieces or more, else who did most often."""
-        seen = Counter(verdict.who for verdict in self.verdicts if verdict.who)
-        hit = Counter(verdict.who for verdict in self.yes if verdict.who)
+        seen = Counter(who for who, _ in {(v.who, v.piece) for v in self.verdicts if v.who})
+        hit = Counter(who for who, _ in {(v.who, v.piece) for v in self.yes if v.who})
         often = [who for who in hit if hit[who] / seen[who] >= VOTES[1][0]]
         found = often or [who for who, _ in hit.most_common(1)]
         return sorted(found, key=lambda who: (len(who), who))

@@ -10,7 +10,7 @@ from typing import Any
 from sonde.advice.device_places import mark_device
 from sonde.advice.period import Period
 from sonde.analysis.awaits import Await, make_inside, read_awaits
-from sonde.analysis.code_names import shorten_file
+from sonde.analysis.code_names import OPERATORS, is_mine, shorten_file
 from sonde.analysis.code_tree import OUTSIDE, CodeTree, read_tree
 from sonde.analysis.hot_places import HotPlace, list_places
 from sonde.analysis.profile import Profile, ProfileFrame, Selection
@@ -35,7 +35,7 @@ WITH wanted AS MATERIALIZED (
   SELECT word[1]::INT AS place, word[2]::HUGEINT AS stack, word[3]::BOOLEAN AS is_waiting
   FROM (SELECT string_split(unnest(string_split('{wanted}', ';')), ' ') AS word)),
 seen AS (
-  SELECT place, host, pid, thread, t_ns, wall_ns, wait, is_waiting,
+  SELECT place, host, pid, thread, t_ns, wall_ns, wait, is_waiting, gil,
          LEAST({last}, (epoch_us(ts) - {start_us}) * {parts} // {length_us})::INT AS part, samples
   FROM python.stack_sample JOIN wanted USING (stack)
   WHERE {inside} AND is_waiting = (idle OR COALESCE(call, '') = 'time.sleep')),
@@ -56,6 +56,7 @@ length AS (
   FROM single GROUP BY place),
 whole AS (
   SELECT place, [{sums}] AS parts_ns,
+         COALESCE(SUM(wall_ns) FILTER (NOT gil), 0) / SUM(wall_ns) AS free,
          COUNT(DISTINCT (host, pid)) AS processes, COUNT(DISTINCT (host, pid, thread)) AS threads,
          ANY_VALUE(host) AS host, ANY_VALUE(pid) AS pid
   FROM seen GROUP BY place),
@@ -72,6 +73,7 @@ _GROWN, _GROWN_PCT = 2.0, 20.0  # times as much at the end, and so many points o
 _PARTS = 6  # of the time, for what grows
 _BEGINS = 0.85  # of the growth, in two parts side by side: it has begun, or become another phase
 _SUM = "COALESCE(SUM(wall_ns) FILTER (part = {}), 0)::DOUBLE"
+_FREE = 0.5  # of a line's own work that is done without the GIL: Python itself never works so
 _DEEP = 5  # frames of one function in a stack, from which it calls itself
 # How long a wait for a delayed acknowledgement usually lasts, in Linux, and how far single ones may
 # be from that: when they begin and end is known to a sample.
@@ -222,8 +224,11 @@ def _count_alike(tree: CodeTree) -> dict[tuple[str, int], int]:
 def _describe(
     place: HotPlace, row: Any, depth: int, window: Window, alike: Mapping[tuple[str, int], int]
 ) -> HotPlace:
+    if place.state == "working" and not place.call and row["free"] >= _FREE:
+        place = replace(place, call=OPERATORS, kind=find_kind(OPERATORS))
+    is_own = is_mine(place.file)  # else a library's, which nothing of it has called
     facts, instead = [], find_instead(
-        place.call, row["wait"], is_waiting=place.state == "waiting"
+        place.call, row["wait"], is_waiting=place.state == "waiting", is_own=is_own
     )  # fmt: skip
     if depth >= _DEEP and place.state == "working":
         facts.append(f"calls itself, {depth} deep")

@@ -20,6 +20,7 @@ _MAIN = 0.05  # a share of all time from which on a node is shown without being 
 _FEW, _MOST = 10, 30  # nodes that are shown then
 _HOT = 0.05  # a share of all time from which on it is told what a library does with it
 _TELLING = 0.2  # a share of a library call's own time from which on a package is named
+_CALLBACK = "Handle._run", "/asyncio/events.py"
 _STACKS = """\
 {selected}
 SELECT part, thread, stack, idle, call, wait, SUM(wall_ns)::BIGINT, SUM(cpu_ns)::BIGINT,
@@ -182,7 +183,9 @@ def read_tree(
             tree.add_end(node, last.line, stack, wall_ns, is_idle=is_idle)
             node.add_own(last.line, _name_package(seen), wall_ns, wait, is_idle=is_idle)
             tree.root.add_own(last.line, "", wall_ns, wait, is_idle=is_idle)
-            if hot_calls and _is_library_call(path, outside=hot_calls == OUTSIDE):
+            outside = hot_calls == OUTSIDE
+            is_looping = outside and _is_looping(seen, own)
+            if hot_calls and _is_library_call(path, outside=outside, is_looping=is_looping):
                 tail = cut_tail(seen, own) if has_mine else cut_package(seen)
                 time = LibraryTime(tail, last.line, whose, wall_ns, cpu_ns, is_idle, call)
                 tree.library_calls.setdefault(node, []).append(time)
@@ -190,10 +193,22 @@ def read_tree(
     return tree
 
 
-def _is_library_call(path: Sequence[Step], *, outside: bool) -> bool:
+def _is_library_call(path: Sequence[Step], *, outside: bool, is_looping: bool) -> bool:
     last = path[-1]
-    is_call = last.owner == LIBRARY and not last.name.startswith("import")
-    return is_call and not (outside and any(one.owner == MINE for one in path))
+    if last.owner != LIBRARY or last.name.startswith("import"):
+        return False
+    return not outside or is_looping or not any(one.owner == MINE for one in path)
+
+
+def _is_looping(seen: Sequence[ProfileFrame], own: Callable[[str], str]) -> bool:
+    """Return whether an event loop calls back, and nothing of the user's own in that: the line that
+    has started the loop says nothing of what takes the time."""
+    for frame in reversed(seen):
+        if own(frame.file) == MINE:
+            return False
+        if frame.file.endswith(_CALLBACK[1]) and frame.func == _CALLBACK[0]:
+            return True
+    return False
 
 
 _LOST = Step("<lost>", MINE, "", 0, 0)

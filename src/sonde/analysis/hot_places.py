@@ -10,6 +10,7 @@ from sonde.analysis.code_tree import INSIDE, CodeNode, CodeTree, name_inside
 from sonde.analysis.spread_functions import SpreadFunction, find_spread_functions
 from sonde.analysis.work_kinds import find_instead, find_kind
 
+WORTH_PCT = 15.0  # of the time, from which it is told what people do about a place
 LOOPS = "event loops, for what their tasks await (`advise --look` shows it of a live job)"
 _CALLERS = 3  # of the user's own that are named, the nearest first
 _MOST_SPREAD = 2  # functions whose time is spread over their lines
@@ -47,6 +48,11 @@ class HotPlace:
         call = show_call(self.call)
         return f"{call} ({self.kind})" if self.call and is_told else call
 
+    @property
+    def is_costly(self) -> bool:
+        """Whether it takes so much of the time that people do something about it."""
+        return bool(self.instead) and self.share_pct >= WORTH_PCT
+
     def show_place(self, folder: str | None) -> str:
         """Return the file and line as people read them; empty if this is in no file."""
         return f"{shorten_file(self.file, folder)}:{self.line}" if self.file else ""
@@ -64,7 +70,7 @@ class _Sums:
         call = "" if node.step.owner == MINE else node.step.name
         ends, own_ns = tree.ends.get(node, {}), node.own_ns
         if call.startswith(INSIDE):
-            func, call = func or call.removeprefix(INSIDE), ""
+            func, call = call.removeprefix(INSIDE), ""
             own_ns = {node.step.line: [node.working_ns, node.waiting_ns]}
         elif call and not node.step.file and name_inside(node) != f"(in {call})":
             call = f"{call} {name_inside(node)}"  # `uvicorn (in json, asyncio)`
@@ -93,7 +99,12 @@ def list_places(
     ranked = sorted(sums.ns, key=lambda key: (-sums.ns[key], key))[:most]
     told = [key for key in ranked if _find_share(sums.ns[key], whole) >= least_pct]
     spread = find_spread_functions(tree, told, whole)[:_MOST_SPREAD]
-    found = [_make_spread(one, whole, tree.profile.folder) for one in spread]
+    rests = _find_rests(spread, told, sums, least_pct * whole / 100)
+    spread = [one for one, rest_ns in zip(spread, rests, strict=True) if rest_ns]
+    found = [
+        _make_spread(one, rest_ns, whole, tree.profile.folder)
+        for one, rest_ns in zip(spread, filter(None, rests), strict=True)
+    ]
     numeric = _find_numeric_lines(sums)
     for key in told:
         func, file, line, call, state = key
@@ -135,8 +146,31 @@ def _find_numeric_lines(sums: _Sums) -> set[tuple[str, int]]:
     }  # fmt: skip
 
 
-def _make_spread(one: SpreadFunction, whole: int, folder: str | None) -> HotPlace:
-    """Return a function whose time is spread over its lines as a place."""
+def _find_rests(
+    spread: Sequence[SpreadFunction], told: Sequence[_Key], sums: _Sums, least_ns: float
+) -> list[int]:
+    """Return how much of each of these functions is told nowhere else, as one of the lines or in
+    another one of the functions; nothing if that is too little to be told, the innermost first."""
+    rests: dict[int, int] = {}
+    for at in sorted(range(len(spread)), key=lambda at: spread[at].working_ns):
+        one = spread[at]
+        kept = [other for other in rests if rests[other]]
+        lines = sum(
+            one.parts.get(key, 0) for key in told
+            if not any(
+                function.parts.get(key, 0) >= _INSIDE * sums.ns[key]
+                for function in (one, *(spread[other] for other in kept))
+            )
+        )  # fmt: skip
+        inner = sum(one.inner.get((spread[o].func, spread[o].file), 0) for o in kept)
+        rest_ns = one.working_ns - lines - inner
+        rests[at] = rest_ns if rest_ns >= least_ns else 0
+    return [rests[at] for at in range(len(spread))]
+
+
+def _make_spread(one: SpreadFunction, rest_ns: int, whole: int, folder: str | None) -> HotPlace:
+    """Return a function whose time is spread over its lines as a place: what is told nowhere else
+    of it."""
     calls = sorted(one.calls, key=lambda call: (-one.calls[call], call))
     shares = [(call, _find_share(one.calls[call], one.working_ns)) for call in calls[:_MOST_CALLS]]
     told = [f"{call or 'plain Python'} {pct:.0f} %" for call, pct in shares if pct >= _CALL_PCT]
@@ -149,8 +183,8 @@ def _make_spread(one: SpreadFunction, whole: int, folder: str | None) -> HotPlac
         kind = _ELEMENTS
     call = next((call for call in calls if find_kind(call) == kind), "")
     return HotPlace(
-        one.func, one.file, one.line, "", "", "working", round(one.working_ns / 1e9, 3),
-        _find_share(one.working_ns, whole), _name_callers(one.paths, folder),
+        one.func, one.file, one.line, "", "", "working", round(rest_ns / 1e9, 3),
+        _find_share(rest_ns, whole), _name_callers(one.paths, folder),
         f"spread over {one.count_lines()} lines" + (f": {', '.join(told)}" if told else ""),
         find_instead(call, None, is_waiting=False),
     )  # fmt: skip

@@ -21,6 +21,9 @@ DATA_WORK: tuple[tuple[str, tuple[str, ...], str] | tuple[str, tuple[str, ...], 
     ("serialising and parsing", ("pickle", "cloudpickle", "dill", "copyreg"),
      "pass less (a path, a key, a piece) or in shared memory; keep large data in arrays "
      "(numpy.save), and save less often"),
+    ("asking where a text file stands", ("io.TextIOWrapper.tell", "io.TextIOWrapper.seek"),
+     "in text mode each tell() decodes anew what lies before it: open the file in binary mode and "
+     "add up the lengths of its lines"),
     ("serialising and parsing", ("csv",),
      f"{_ONCE}: read the file once, into a dictionary by what is looked up, and not for each "
      "question; pandas.read_csv or pyarrow read large files many times faster"),
@@ -114,8 +117,9 @@ DATA_WORK: tuple[tuple[str, tuple[str, ...], str] | tuple[str, tuple[str, ...], 
         "reversed", "collections", "itertools", "functools", "set.union", "set.intersection",
         "set.difference", "dict.items", "dict.keys", "dict.values", "iter", "next", "operator"),
      "make it once, outside of the loop, if it is the same again (`x in set(all)` makes the set "
-     "for each x); loops inside of loops, products and permutations grow with the product of "
-     "their lengths: group by a key in a dictionary first"),
+     "for each x, `random.choice(list(all))` a list for each draw: keep a list beside it, or draw "
+     "again until it fits); loops inside of loops, products and permutations grow with the product "
+     "of their lengths: group by a key in a dictionary first"),
     ("adding up", ("sum", "math.fsum"),
      "if the same is added up again and again, keep a running total; of many numbers, use the sum "
      "of an array (numpy); of lists, itertools.chain"),
@@ -233,9 +237,10 @@ DATA_WORK: tuple[tuple[str, tuple[str, ...], str] | tuple[str, tuple[str, ...], 
      "let workers load (num_workers, persistent_workers), do in advance what is the same in each "
      "epoch, and load less"),
     ("numeric work", ("operators of arrays",),
-     "each operator makes a new array: of large ones, write into one that is there (out=, +=, "
-     "copyto; add_, torch.add with out=), or have the whole expression compiled (numexpr, numba, "
-     "torch.compile)"),
+     "each operator goes through the whole array and makes a new one: where that is done for each "
+     "key (`values[ids == key]`), sort or group once (bincount, numpy.unique with return_inverse, "
+     "argsort and split); of large arrays, write into one that is there (out=, +=, copyto; add_, "
+     "torch.add with out=), or have the whole expression compiled (numexpr, numba, torch.compile)"),
     ("numeric work", ("torch", "torchvision.transforms", "torchmetrics", "transformers", "einops",
                       "lightning", "timm"),
      "many small operations are slow: do one on the whole batch in place of one for each sample "
@@ -258,7 +263,9 @@ DATA_WORK: tuple[tuple[str, tuple[str, ...], str] | tuple[str, tuple[str, ...], 
                        "dask.compute", "dask.persist", "distributed"),
      "each task has its price, in the scheduler as well: make fewer and larger ones (larger "
      "chunks, batches in place of single items), and call compute once for all of them",
-     "it waits for its tasks: the lines of the workers say what those do"),
+     "it waits for its tasks: the lines of the workers say what those do. If several results are "
+     "made of the same tasks, ask for all of them with one `dask.compute(a, b, …)`, or keep what "
+     "they share (persist): each compute does all of it again"),
     ("data frames", ("pandas", "polars", "dask", "geopandas", "vaex", "modin"),
      "work on whole columns: groupby, merge or map in place of a filter, loc or apply for each key "
      "or row; set_index (or a dictionary) for look-ups; collect pieces in a list and concat once; "

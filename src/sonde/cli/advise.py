@@ -35,7 +35,6 @@ _COLOURS = {"critical": "\x1b[1;31m", "warning": "\x1b[1;33m", "info": "\x1b[1;3
 _SEEN = {"most": "in most of the pieces", "several": "in several pieces",
          "a little": "in a few pieces"}  # fmt: skip
 _BEFORE_PLACE = 28  # columns: the share, the state and the time
-_WORTH_PCT = 15.0  # of the time, from which it is told what people do about a place
 _WIDTH = 98  # the longest line that is easy to read
 _RULES = """\
 docs/advice.md says how to read a finding and how to add a rule.
@@ -154,7 +153,7 @@ def _describe_places(advice: Advice) -> Iterator[str]:
         yield clean(
             f"  {place.share_pct:>3.0f} %  {place.state}  {time:>8}  {place.func}{at}{what}"
         )
-        if place.instead and place.share_pct >= _WORTH_PCT and place.instead not in told:
+        if place.is_costly and place.instead not in told:
             told.add(place.instead)
             yield from _wrap("", f"→ {place.instead}")
 
@@ -163,7 +162,10 @@ def _describe_health(advice: Advice) -> str:
     judged = [outcome for outcome in advice.outcomes if outcome.judged]
     if not judged:
         return f"nothing can be said: no rule has the data it needs ({_describe_coverage(advice)})"
-    return f"{advice.nothing} is wrong, as far as can be seen: {_describe_coverage(advice)}"
+    told = advice.describe_nothing()
+    if advice.costly is not None:
+        return f"{told}: see below what people do about that ({_describe_coverage(advice)})"
+    return f"{told}, as far as can be seen: {_describe_coverage(advice)}"
 
 
 def _describe_coverage(advice: Advice) -> str:

@@ -12,16 +12,21 @@ from collections import Counter
 from collections.abc import Iterator
 from typing import Any
 
-from sonde.advice.costly_calls import CALLS as LIBRARIES
-from sonde.advice.costly_calls import LONG, ONLY, SHORT, WAITING, WORKING, CostlyCall
-from sonde.advice.costly_data import WAYS
+from sonde.advice.costly_calls import LONG, SHORT, WAITING
 from sonde.advice.rules._code import FILES, SUMS, in_python, show_place
+from sonde.advice.rules._costly_causes import (
+    BY_NAME,
+    CALLS,
+    find_cause,
+    find_share,
+    is_same,
+    is_severe,
+)
 from sonde.advice.verdict import LEVELS, Limit, Limits, Rows, Verdict, group
 
 MOST = "warning"
 APART = True
 UNLESS = ("deadlock", "hang")
-CALLS = (*WAYS, *LIBRARIES)
 BRIEF = -1  # the threads that live for a small part of a piece, as one
 BESIDE = ("debug_mode",)  # what takes the time then may be that
 NEEDS = ("python.stack_sample.call", "python.frame.func")
@@ -53,6 +58,12 @@ LIMITS = {
         50,
         "of the time that another thread lives, below which threads are taken together: a "
         "server starts one for each request",
+    ),
+    "special_pct": Limit(
+        50, "of the time of one kind of call that is also of a more special one: that is the cause"
+    ),
+    "same_pct": Limit(
+        20, "of the time of one kind of call that is also of another, up to which both are told"
     ),
     "rest_pct": Limit(
         70, "of the main thread's time, less its queueing, spent waiting: others count, too"
@@ -185,6 +196,17 @@ hit AS (
     stretch.called, stretch.idle) = (total.piece, total.host, total.pid, total.thread,
     total.stack, COALESCE(total.call, ''), total.idle)
   GROUP BY ALL),
+overlap AS (
+  SELECT piece, host, pid, thread, name,
+         STRING_AGG(other || ' ' || wall_ns::BIGINT, ';' ORDER BY other) AS shared
+  FROM (
+    SELECT piece, host, pid, thread, one.name AS name, other.name AS other, SUM(wall_ns) AS wall_ns
+    FROM total JOIN caller AS one
+      ON one.stack = total.stack AND (one.call IS NULL OR one.call = total.call)
+    JOIN caller AS other
+      ON other.stack = total.stack AND (other.call IS NULL OR other.call = total.call)
+    WHERE one.name <> other.name GROUP BY ALL)
+  GROUP BY ALL),
 server AS (
   SELECT COUNT(*) > 0 AS is_serving FROM (SELECT DISTINCT file FROM frame) WHERE {_SERVERS}),
 thread AS (
@@ -201,7 +223,7 @@ process AS (
          SUM(alive_ns - idle_ns) AS work_ns FROM thread
   WHERE alive_ns > 0 GROUP BY ALL)
 SELECT piece, host, pid, readings, rest_pct, is_serving, thread, name, file, lineno, func, call,
-       method, depth,
+       method, depth, able.alive_ns / 1e9 AS alive_s, COALESCE(shared, '') AS shared,
        COALESCE(is_request, FALSE) AS is_request, hit.wall_ns / able.alive_ns * 100 AS time_pct,
        COALESCE(hit.idle_ns, 0) / able.alive_ns * 100 AS waiting_pct,
        COALESCE(hit.asleep_ns, 0) / able.alive_ns * 100 AS asleep_pct,
@@ -213,14 +235,15 @@ SELECT piece, host, pid, readings, rest_pct, is_serving, thread, name, file, lin
        (work_ns - own_ns) / able.alive_ns * 100 AS others_pct
 FROM process CROSS JOIN server
 LEFT JOIN (FROM hit WHERE wall_ns > 1e7) AS hit USING (piece, host, pid)
+LEFT JOIN overlap USING (piece, host, pid, thread, name)
 LEFT JOIN (
   SELECT piece, host, pid, thread, given_ns, thread.alive_ns - idle_ns AS own_ns,
          GREATEST(thread.alive_ns, process.alive_ns) AS alive_ns
   FROM thread JOIN process USING (piece, host, pid)) AS able USING (piece, host, pid, thread)
 """
-_BY_NAME = {one.name: one for one in CALLS}
 _ASKS = ("requests_in_turn", "unanswered")
 _IN_TURN = ("requests_in_turn", "subprocess_per_item")
+_MOST_TOLD = 3  # kinds of call of a process
 _ONCE = {one.title: one.once for one in CALLS if one.is_once}
 
 
@@ -230,7 +253,8 @@ def judge(rows: Rows, limits: Limits) -> Iterator[Verdict]:
         by_process: dict[tuple[str, int], list[Any]] = {}
         for row in found:
             by_process.setdefault((row.host, row.pid), []).append(row)
-        verdicts += [_judge_process(piece, _merge(one), limits) for one in by_process.values()]
+        for one in by_process.values():
+            verdicts += _judge_process(piece, _merge(one), limits)
     seen = Counter((verdict.who, verdict.title) for verdict in verdicts)
     for verdict in verdicts:
         if verdict.title not in _ONCE or seen[verdict.who, verdict.title] > 1:
@@ -257,14 +281,21 @@ def _merge(rows: list[Any]) -> list[Any]:
     ]
 
 
-def _judge_process(piece: int, rows: list[Any], limits: Limits) -> Verdict:
+def _judge_process(piece: int, rows: list[Any], limits: Limits) -> list[Verdict]:
     hits = [row for row in rows if row.name is not None and _counts(row, rows, limits)]
-    who = f"pid {rows[0].pid}"
-    if not hits:
-        return Verdict(piece, False, readings=rows[0].readings, who=who)
-    worst = _find_innermost(max(hits, key=_rank), hits, limits)
-    kind, share = _BY_NAME[worst.name], _share(worst)
-    is_loss = _is_severe(worst) and not _asks_own_server(worst)
+    told: list[Any] = []
+    for row in sorted(hits, key=_rank, reverse=True):
+        cause = find_cause(row, hits, limits)
+        if len(told) < _MOST_TOLD and not any(is_same(cause, one, limits) for one in told):
+            told.append(cause)
+    if not told:
+        return [Verdict(piece, False, readings=rows[0].readings, who=f"pid {rows[0].pid}")]
+    return [_make_verdict(piece, row, limits) for row in told]
+
+
+def _make_verdict(piece: int, worst: Any, limits: Limits) -> Verdict:
+    kind, share = BY_NAME[worst.name], find_share(worst)
+    is_loss = is_severe(worst) and not _asks_own_server(worst)
     evidence: dict[str, float | str | None] = {
         "time_pct": worst.time_pct,
         "waiting_pct": worst.waiting_pct,
@@ -276,7 +307,7 @@ def _judge_process(piece: int, rows: list[Any], limits: Limits) -> Verdict:
         evidence["without_a_break_ns"] = 1e9 * (worst.able_s if is_long else worst.stretch_s)
     return Verdict(
         piece, True, evidence, lost_pct=share if is_loss else None, severity="info",
-        readings=rows[0].readings, who=who, title=kind.title,
+        readings=worst.readings, who=f"pid {worst.pid}", title=kind.title,
         todo=kind.instead, line=show_place(worst.file, worst.lineno, worst.func),
         most=LEVELS[-1] if _is_worth_more(worst, limits) else LEVELS[0],
         # Whoever is asked may stand in the same queue for a processor.
@@ -286,13 +317,13 @@ def _judge_process(piece: int, rows: list[Any], limits: Limits) -> Verdict:
 
 def _rank(row: Any) -> tuple[bool, float, float, str]:
     """Return how bad this is; of two kinds that tell of the same time, one is more special."""
-    return _is_severe(row), round(_share(row)), -_BY_NAME[row.name].share_pct, row.name
+    return is_severe(row), round(find_share(row)), -BY_NAME[row.name].share_pct, row.name
 
 
 def _is_worth_more(row: Any, limits: Limits) -> bool:
     """Return whether it may be more than mentioned. A driver that hands one thing after the other
     to others, and does nothing else, may be meant to: a test of a server, a build, a backup."""
-    is_alone = row.name in _IN_TURN and _share(row) >= limits.alone_pct
+    is_alone = row.name in _IN_TURN and find_share(row) >= limits.alone_pct
     return not is_alone and not _asks_own_server(row)
 
 
@@ -303,20 +334,9 @@ def _asks_own_server(row: Any) -> bool:
     return row.name in _ASKS and bool(row.is_serving)
 
 
-def _find_innermost(worst: Any, hits: list[Any], limits: Limits) -> Any:
-    """Return what explains nearly all of the worst and lies inside of it: a log that calls fsync
-    is slow because of that, whoever writes to it."""
-    inner = [
-        row for row in hits
-        if (row.thread, _is_severe(row)) == (worst.thread, _is_severe(worst))
-        and row.depth < worst.depth and _share(row) >= limits.inner_pct / 100 * _share(worst)
-    ]  # fmt: skip
-    return min(inner, key=lambda row: row.depth, default=worst)
-
-
 def _counts(row: Any, rows: list[Any], limits: Limits) -> bool:
     """Return whether this decides how long the program takes, and is what the kind of call says."""
-    kind = _BY_NAME[row.name]
+    kind = BY_NAME[row.name]
     if row.thread != row.pid and not (row.rest_pct is None or row.rest_pct >= limits.rest_pct):
         return False
     queued = row.queue_pct >= limits.queued_pct / 100 * (row.time_pct - row.waiting_pct)
@@ -330,7 +350,7 @@ def _counts(row: Any, rows: list[Any], limits: Limits) -> bool:
         return False
     if row.cpu_pct < kind.cpu_pct or (kind.state == WAITING and _is_served(row, rows, limits)):
         return False
-    return _share(row) >= kind.share_pct * limits.factor
+    return find_share(row) >= kind.share_pct * limits.factor
 
 
 def _is_served(row: Any, rows: list[Any], limits: Limits) -> bool:
@@ -339,22 +359,3 @@ def _is_served(row: Any, rows: list[Any], limits: Limits) -> bool:
     if row.thread == BRIEF or len({one.thread for one in rows if one.name == row.name}) > 1:
         return True
     return bool(row.others_pct >= limits.answers_pct / 100 * row.waiting_pct)
-
-
-def _share(row: Any) -> float:
-    asleep = _BY_NAME[row.name].asleep
-    if asleep:
-        return float(row.asleep_pct if asleep == ONLY else row.time_pct - row.asleep_pct)
-    state = _BY_NAME[row.name].state
-    if state == WORKING:  # a thread that waits for a processor, after it has slept, burns none
-        working_pct = min(row.time_pct - row.waiting_pct - row.queue_pct, row.cpu_pct)
-        return float(100 * working_pct / max(1.0, row.given_pct))
-    return float(row.waiting_pct if state == WAITING else row.time_pct)
-
-
-def _is_severe(row: Any) -> bool:
-    kind: CostlyCall = _BY_NAME[row.name]
-    if kind.is_per_request and row.is_request:
-        return False
-    ends = not kind.sure_calls or (row.call or "").endswith(kind.sure_calls)
-    return kind.is_avoidable or (0 < kind.sure_pct <= _share(row) and ends)

@@ -32,7 +32,8 @@ LIMITS = {
 # at a line at which it holds the GIL part of the time. Who keeps it for long is only asked where
 # somebody waits for it. Samples in a row that find the same call of C at the same line are one
 # call, as far as can be seen: in a loop, other ones lie in between. A loop that only asks (`while`)
-# is no call, and gives the GIL away when others want it.
+# is no call, and gives the GIL away when others want it. Nor does a lock keep it: whoever wakes
+# many threads calls `release` for each, at one line.
 SQL = f"""
 WITH line AS (
   SELECT piece, host, pid, thread, stack, SUM(rows) AS rows, SUM(wall_ns) AS all_ns,
@@ -58,7 +59,8 @@ stretch AS (
   SELECT piece, host, pid, thread, stack, call, number, SUM(wall_ns) AS wall_ns,
          ARG_MAX(wait, wall_ns) FILTER (idle) AS wait
   FROM (SELECT *, SUM(is_new::INT) OVER (PARTITION BY host, pid, thread ORDER BY t_ns) AS number
-        FROM sample) WHERE gil AND (call <> 'while' OR idle)
+        FROM sample)
+  WHERE gil AND (call <> 'while' OR idle) AND NOT starts_with(COALESCE(call, ''), '_thread.')
   GROUP BY ALL HAVING GREATEST(SUM(cpu_ns), SUM(wall_ns) FILTER (idle)) >= {{call_s}} * 1e9),
 keeper AS (
   SELECT piece, host, pid, ARG_MAX(thread, wall_ns) AS thread, SUM(wall_ns) AS wall_ns,

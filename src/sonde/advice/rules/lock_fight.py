@@ -73,6 +73,12 @@ LEFT JOIN meanwhile USING (piece, host, pid, file, lineno, func)
 """
 _INSIDE = ("acquire", "__enter__")  # of Python's own locks that are written in Python
 _CALLS = tuple(f"_thread.{kind}.{how}" for kind in ("lock", "RLock") for how in _INSIDE)
+_CACHED = (
+    "Threads wait for the lock of a functools.cached_property",
+    "before Python 3.12 one lock is shared by all instances, and held while a value is worked out "
+    "or fetched: keep the value in an attribute of your own (a property that sets `self._value` "
+    "where it is None), or run Python 3.12 or later, where there is no such lock",
+)
 
 
 def judge(rows: Rows, limits: Limits) -> Iterator[Verdict]:
@@ -88,9 +94,11 @@ def judge(rows: Rows, limits: Limits) -> Iterator[Verdict]:
         }  # fmt: skip
         if worst.meanwhile is not None:
             evidence["whoever_is_in"] = _tell(worst.meanwhile)
+        title, todo = _CACHED if _is_cached(worst) else ("", "")
         yield Verdict(
             piece, True, evidence, severity="warning", readings=worst.readings,
             who=f"pid {worst.pid}", line=show_place(worst.file, worst.lineno, worst.func),
+            title=title, todo=todo,
         )  # fmt: skip
 
 
@@ -107,4 +115,12 @@ def _is_lock(row: Any) -> bool:
     C function of its own."""
     if row.leaf_file.endswith("/threading.py") and find_owner(row.leaf_file) == PYTHON:
         return row.leaf_func.rpartition(".")[2] in _INSIDE
+    if _is_cached(row):
+        return True
     return row.leaf_file == row.file and (row.call is None or row.call in _CALLS)
+
+
+def _is_cached(row: Any) -> bool:
+    """Return whether it is the lock of a functools.cached_property, until Python 3.12."""
+    is_python = row.leaf_file.endswith("/functools.py") and find_owner(row.leaf_file) == PYTHON
+    return is_python and row.leaf_func.startswith("cached_property.")
