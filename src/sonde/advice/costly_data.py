@@ -300,7 +300,11 @@ WAYS = (
         "drawings", "Drawing charts (matplotlib) takes much of the time",
         "draw less often, at the end, or in another process from numbers that are kept; draw fewer "
         "points, keep one figure and change its data (set_data), and close figures that are done",
-        ("/matplotlib/",), (), 25, is_avoidable=False,
+        # Not what importing it takes.
+        ("/matplotlib/figure.py:savefig", "/matplotlib/figure.py:draw",
+         "/matplotlib/pyplot.py:savefig", "/matplotlib/pyplot.py:subplots",
+         "/matplotlib/pyplot.py:figure", "/matplotlib/figure.py:subplots",
+         "/matplotlib/backends/backend_agg.py:draw"), (), 25, is_avoidable=False,
     ),
     CostlyCall(
         "networks_searched", "Comparing addresses with single networks takes much of the time",
