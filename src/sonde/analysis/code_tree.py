@@ -183,9 +183,7 @@ def read_tree(
             tree.add_end(node, last.line, stack, wall_ns, is_idle=is_idle)
             node.add_own(last.line, _name_package(seen), wall_ns, wait, is_idle=is_idle)
             tree.root.add_own(last.line, "", wall_ns, wait, is_idle=is_idle)
-            outside = hot_calls == OUTSIDE
-            is_looping = outside and _is_looping(seen, own)
-            if hot_calls and _is_library_call(path, outside=outside, is_looping=is_looping):
+            if hot_calls and _is_library_call(path, seen, own, outside=hot_calls == OUTSIDE):
                 tail = cut_tail(seen, own) if has_mine else cut_package(seen)
                 time = LibraryTime(tail, last.line, whose, wall_ns, cpu_ns, is_idle, call)
                 tree.library_calls.setdefault(node, []).append(time)
@@ -193,11 +191,18 @@ def read_tree(
     return tree
 
 
-def _is_library_call(path: Sequence[Step], *, outside: bool, is_looping: bool) -> bool:
+def _is_library_call(
+    path: Sequence[Step],
+    seen: Sequence[ProfileFrame],
+    own: Callable[[str], str],
+    *,
+    outside: bool,
+) -> bool:
     last = path[-1]
     if last.owner != LIBRARY or last.name.startswith("import"):
         return False
-    return not outside or is_looping or not any(one.owner == MINE for one in path)
+    is_asked = any(one.owner == MINE for one in path)
+    return not outside or not is_asked or _is_looping(seen, own)
 
 
 def _is_looping(seen: Sequence[ProfileFrame], own: Callable[[str], str]) -> bool:
