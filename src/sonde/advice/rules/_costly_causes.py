@@ -7,9 +7,10 @@ from typing import Any
 from sonde.advice.costly_calls import CALLS as LIBRARIES
 from sonde.advice.costly_calls import ONLY, WAITING, WORKING, CostlyCall
 from sonde.advice.costly_data import WAYS
+from sonde.advice.costly_libraries import MORE
 from sonde.advice.verdict import Limits
 
-CALLS = (*WAYS, *LIBRARIES)
+CALLS = (*WAYS, *LIBRARIES, *MORE)
 BY_NAME = {one.name: one for one in CALLS}
 
 
