@@ -57,6 +57,7 @@ def find_kinds(func: str, file: str, call: str | None) -> dict[str, str]:
         ("GzipFile.seek", f"{PYTHON}/gzip.py", "archive_rewound", "told"),
         ("Counter.__add__", f"{PYTHON}/collections/__init__.py", "counters_added", "loss"),
         ("Runner._lazy_init", f"{PYTHON}/asyncio/runners.py", "loops_made", "loss"),
+        ("Random.choices", f"{PYTHON}/random.py", "weights_added", "told"),
         ("copyfile", f"{PYTHON}/shutil.py", "files_copied", "told"),
         ("Session.__init__", f"{OTHERS}/requests/sessions.py", "clients_made", "loss"),
         ("Redis.execute_command", f"{OTHERS}/redis/client.py", "redis_per_key", "loss"),
@@ -109,6 +110,7 @@ def test_a_c_function_is_known(call: str, name: str, says: str) -> None:
         ("fmean", f"{PYTHON}/statistics.py"),
         ("DataFrame.sum", f"{OTHERS}/pandas/core/frame.py"),
         ("Runner.run", f"{PYTHON}/asyncio/runners.py"),
+        ("<module>", f"{OTHERS}/xarray/__init__.py"),  # it is imported
         ("Module._call_impl", f"{OTHERS}/torch/nn/modules/module.py"),
     ],
 )

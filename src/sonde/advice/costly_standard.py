@@ -91,10 +91,11 @@ STANDARD = (
         (), 30, is_avoidable=False, sure_pct=60,
     ),
     CostlyCall(
-        "weights_added", "All weights are added up at each draw (random.choices)",
-        "draw many at once (`k=`), or keep the running sum and hand it over (`cum_weights=`, "
-        "itertools.accumulate once); numpy.random.Generator.choice for whole arrays",
-        ("/random.py:choices",), (), 20, is_avoidable=False, sure_pct=40, stretch=SHORT,
+        "weights_added", "Drawing from a list (random.choices) takes much of the time",
+        "with weights, all of them are added up at each call: draw many at once (`k=`), or keep the "
+        "running sum and hand it over (`cum_weights=`, itertools.accumulate once); "
+        "numpy.random.Generator.choice for whole arrays",
+        ("/random.py:choices",), (), 20, is_avoidable=False,
     ),
     CostlyCall(
         "shuffled",

@@ -149,7 +149,8 @@ costly AS (
   SELECT DISTINCT name, func, file, is_through, path = '' AS is_mine
   FROM (SELECT DISTINCT func, file, is_own FROM frame) JOIN known_frame
     ON contains(file, path) AND (is_own OR file = '<string>') = (path = '')
-      AND (ending = '' OR func = ending OR ends_with(func, '.' || ending))),
+      AND ((ending = '' AND func <> '<module>') OR func = ending
+        OR ends_with(func, '.' || ending))),
 seen AS (
   SELECT stack, NULL AS call, name, MAX(frame.depth) AS depth,
          ARG_MAX(CASE WHEN is_mine THEN func END, frame.depth) AS method
