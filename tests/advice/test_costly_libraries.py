@@ -109,6 +109,7 @@ def test_a_c_function_is_known(call: str, name: str, says: str) -> None:
         ("get", "/job/configparser.py"),  # the program's own
         ("fmean", f"{PYTHON}/statistics.py"),
         ("DataFrame.sum", f"{OTHERS}/pandas/core/frame.py"),
+        ("ArrowExtensionArray.take", f"{OTHERS}/pandas/core/arrays/arrow/array.py"),
         ("Runner.run", f"{PYTHON}/asyncio/runners.py"),
         ("<module>", f"{OTHERS}/xarray/__init__.py"),  # it is imported
         ("Module._call_impl", f"{OTHERS}/torch/nn/modules/module.py"),

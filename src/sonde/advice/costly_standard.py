@@ -92,8 +92,8 @@ STANDARD = (
     ),
     CostlyCall(
         "weights_added", "Drawing from a list (random.choices) takes much of the time",
-        "with weights, all of them are added up at each call: draw many at once (`k=`), or keep the "
-        "running sum and hand it over (`cum_weights=`, itertools.accumulate once); "
+        "with weights, all of them are added up at each call: draw many at once (`k=`), keep the "
+        "running sum and hand it over (`cum_weights=`, itertools.accumulate once), or use "
         "numpy.random.Generator.choice for whole arrays",
         ("/random.py:choices",), (), 20, is_avoidable=False,
     ),
@@ -129,7 +129,8 @@ STANDARD = (
         "pytz, dateutil and calendar work in Python: use zoneinfo and timedelta, convert to UTC "
         "once and compute there, and whole columns at once (numpy.datetime64, pandas)",
         ("/pytz/", "/dateutil/rrule.py:", "/dateutil/relativedelta.py:", "/dateutil/tz/",
-         "/calendar.py:", "/arrow/", "/pendulum/", "/dateparser/"), (), 25, is_avoidable=False,
+         "/calendar.py:", "/arrow/arrow.py:", "/arrow/parser.py:", "/pendulum/", "/dateparser/"),
+         (), 25, is_avoidable=False,
     ),
     CostlyCall(
         "dates_written", "Writing dates as text (strftime) takes much of the time",
