@@ -307,5 +307,9 @@ SERVICES = (
         is_once=True,
     ),
 )  # fmt: skip
-# All that is known beside what is in costly_calls.py and costly_data.py.
-MORE = (*STANDARD, *SYSTEM, *SERVICES, *TABLES, *MODELS)
+# All that is known beside what is in costly_calls.py and costly_data.py. It is only mentioned: too
+# few programs have been seen to say of any of it that it is never what a program is for.
+MORE = tuple(
+    one._replace(is_avoidable=False, sure_pct=0.0)
+    for one in (*STANDARD, *SYSTEM, *SERVICES, *TABLES, *MODELS)
+)

@@ -31,14 +31,6 @@ STANDARD = (
         (), 30, is_avoidable=False,
     ),
     CostlyCall(
-        "protocols_asked", "isinstance with a Protocol looks at all of its members each time",
-        "ask once for each type and keep the answer (a dictionary by `type(it)`), derive from a "
-        "common class and ask for that, or ask for one member (hasattr)",
-        (*name_frames("/typing.py", "__instancecheck__ __subclasscheck__ _get_protocol_attrs "
-                      "_allow_reckless_class_checks _ProtocolMeta.__instancecheck__"),
-         "/typing_extensions.py:__instancecheck__"), (), 15,
-    ),
-    CostlyCall(
         "abstract_asked",
         "isinstance with an abstract class (Mapping, Number …) takes much of the time",
         "ask for the usual types first (`type(it) is dict`, isinstance(it, (dict, list))), or once "

@@ -187,7 +187,8 @@ def _group(
 def _find_line(parts: Sequence[LibraryTime], inside: Sequence[int], depth: int) -> int:
     lines: dict[int, int] = {}
     for at in inside:
-        line = parts[at].tail[depth].lineno
+        tail = parts[at].tail
+        line = tail[depth].lineno if tail else 0  # a call of C that no known function makes
         lines[line] = lines.get(line, 0) + parts[at].wall_ns
     return max(lines, key=lambda one: lines[one])
 
