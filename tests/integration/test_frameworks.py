@@ -195,7 +195,7 @@ for batch in data:
     if accelerator.process_index == 1: read_shard()
     accelerator.backward(model(batch).square().mean()); optimizer.step(); optimizer.zero_grad()
 # One call for a line: two ranks share the pipe.
-os.write(1, f"done {accelerator.process_index} {accelerator.num_processes}\n".encode())
+os.write(1, f"done {accelerator.process_index} {accelerator.num_processes}\\n".encode())
 accelerator.end_training()
 """
 
