@@ -35,7 +35,6 @@ SERVICES = (
         "make one requests.Session (httpx.Client) at the start and call its get and post: it keeps "
         "the connections open",
         ("/requests/api.py:", "/httpx/_api.py:", "/httpx2/_api.py:"), (), 40, stretch=SHORT,
-        is_avoidable=False,
     ),
     CostlyCall(
         "charset_guessed", "Guessing in which code a text is written takes much of the time",
@@ -49,7 +48,7 @@ SERVICES = (
         "redis_per_key", "One command of Redis or memcached after the other takes much of the time",
         "send many at once: mget, mset, hmget, a pipeline (`pipe = r.pipeline()`), get_many",
         ("/redis/client.py:execute_command", "/redis/client.py:Redis.execute_command",
-         "/pymemcache/client/", "/memcache.py:"), (), 25, stretch=SHORT, is_per_request=True,
+         "/pymemcache/client/", "/memcache.py:"), (), 25, stretch=SHORT,
     ),
     CostlyCall(
         "documents_per_key",
@@ -57,12 +56,12 @@ SERVICES = (
         "ask for all at once (`{'_id': {'$in': […]}}`, mget, batch_get_item), and write many with "
         "insert_many, bulk_write or helpers.bulk",
         ("/pymongo/", "/elasticsearch/", "/opensearchpy/", "/cassandra/cluster.py:execute",
-         "/neo4j/", "/google/cloud/firestore"), (), 25, stretch=SHORT, is_per_request=True,
+         "/neo4j/", "/google/cloud/firestore"), (), 25, stretch=SHORT,
     ),
     CostlyCall(
         "grpc_in_turn", "The program waits for one call of gRPC after the other",
         "send several at once (`stub.Call.future(…)`, grpc.aio with gather), or many messages in "
-        "one stream", ("/grpc/_channel.py:",), (), 40, stretch=SHORT, is_per_request=True,
+        "one stream", ("/grpc/_channel.py:",), (), 40, stretch=SHORT,
         state=WAITING,
     ),
     CostlyCall(
@@ -87,7 +86,7 @@ SERVICES = (
          "/django/db/models/query.py:_chain", "/django/db/models/query.py:filter",
          "/django/db/models/query.py:exclude", "/django/db/models/query.py:annotate",
          "/django/db/models/sql/query.py:", "/django/db/models/sql/compiler.py:as_sql"), (), 25,
-        is_avoidable=False, sure_pct=60, stretch=SHORT,
+        stretch=SHORT,
     ),
     CostlyCall(
         "flushed_per_object", "Objects are written to the database in many small flushes",
@@ -95,7 +94,7 @@ SERVICES = (
         "(`session.execute(insert(Table), rows)`); look up inside of `with session.no_autoflush`",
         ("/sqlalchemy/orm/session.py:flush", "/sqlalchemy/orm/session.py:_autoflush",
          "/sqlalchemy/orm/unitofwork.py:", "/sqlalchemy/orm/persistence.py:"), (), 25,
-        stretch=SHORT, is_avoidable=False, sure_pct=50, is_per_request=True,
+        stretch=SHORT,
     ),
     CostlyCall(
         "tables_reflected", "The tables of a database are read or mapped again and again",
@@ -121,7 +120,7 @@ SERVICES = (
         "template, and use Jinja2, which is several times faster than Django's templates",
         ("/django/template/base.py:render", "/django/template/base.py:render_annotated",
          "/django/template/loader.py:", "/jinja2/environment.py:render",
-         "/jinja2/environment.py:generate", "/mako/runtime.py:"), (), 40, is_avoidable=False,
+         "/jinja2/environment.py:generate", "/mako/runtime.py:"), (), 40,
     ),
     CostlyCall(
         "addresses_reversed",
@@ -129,7 +128,7 @@ SERVICES = (
         "work the address out once and put the id into it, or keep it (functools.lru_cache)",
         ("/django/urls/base.py:reverse", "/django/urls/resolvers.py:_reverse_with_prefix",
          "/flask/app.py:url_for", "/flask/helpers.py:url_for", "/werkzeug/routing/map.py:build"),
-        (), 20, is_avoidable=False, sure_pct=50,
+        (), 20,
     ),
     CostlyCall(
         "serializers_made", "Serializers are made, or find their fields, for each object",
@@ -145,7 +144,7 @@ SERVICES = (
         "send fewer fields and rows (pages), use `.values()` and plain dictionaries, or a library "
         "that works in C (msgspec, pydantic 2, orjson)",
         ("/rest_framework/serializers.py:to_representation", "/rest_framework/fields.py:",
-         "/marshmallow/", "/cattrs/", "/pydantic/v1/"), (), 40, is_avoidable=False,
+         "/marshmallow/", "/cattrs/", "/pydantic/v1/"), (), 40,
     ),
     CostlyCall(
         "schemas_made", "JSON schemas or descriptions of an API are made again and again",
@@ -159,7 +158,7 @@ SERVICES = (
         "collect the values and make the model once, leave validate_assignment out, or use a plain "
         "dataclass for what changes often",
         ("/pydantic/main.py:__setattr__", "/pydantic/main.py:model_copy", "/pydantic/main.py:copy",
-         "/pydantic/main.py:__eq__"), (), 25, is_avoidable=False, sure_pct=50,
+         "/pydantic/main.py:__eq__"), (), 25,
     ),
     CostlyCall(
         "schema_checked", "Checking data against a JSON schema takes much of the time",
@@ -167,7 +166,6 @@ SERVICES = (
         "(fastjsonschema, jsonschema-rs), which is many times faster",
         ("/jsonschema/validators.py:", "/jsonschema/__init__.py:", "/jsonschema/_keywords.py:"),
          (), 25,
-        is_avoidable=False, sure_pct=50,
     ),
     CostlyCall(
         "slow_yaml_written", "YAML is written by the slow writer, which is in Python",
@@ -179,7 +177,7 @@ SERVICES = (
         "read each file once; store data as JSON; of ruamel.yaml, `YAML(typ='safe')` works in C",
         ("/yaml/constructor.py:", "/yaml/composer.py:", "/yaml/representer.py:", "/ruamel/yaml/"),
          (),
-        25, is_avoidable=False,
+        25,
     ),
     CostlyCall(
         "pure_python", "A library works in its slow form, which is written in Python",
@@ -198,7 +196,6 @@ SERVICES = (
         "messages_as_json", "Turning protobuf messages into JSON or dictionaries takes much time",
         "send the binary form (SerializeToString), and read the fields of the message itself",
         ("/google/protobuf/json_format.py:", "/google/protobuf/text_format.py:"), (), 20,
-        is_avoidable=False, sure_pct=50,
     ),
     CostlyCall(
         "keys_read", "Keys are read and checked again and again",
@@ -212,20 +209,19 @@ SERVICES = (
         "password_hashes", "Checking passwords takes much of the time",
         "this is slow on purpose: check a password once, at the login, and then a session or a "
         "token; in tests, use a fast hasher (PASSWORD_HASHERS)",
-        ("/django/contrib/auth/hashers.py:", "/werkzeug/security.py:"), (), 20, is_avoidable=False,
+        ("/django/contrib/auth/hashers.py:", "/werkzeug/security.py:"), (), 20,
     ),
     CostlyCall(
         "soup_searched", "Searching in a document of BeautifulSoup takes much of the time",
         "find the part first and search only in it, parse with 'lxml' and a SoupStrainer, or use "
         "lxml or selectolax, which work in C",
-        ("/bs4/element.py:", "/bs4/filter.py:", "/soupsieve/"), (), 25, is_avoidable=False,
-        sure_pct=50,
+        ("/bs4/element.py:", "/bs4/filter.py:", "/soupsieve/"), (), 25,
     ),
     CostlyCall(
         "soup_made", "BeautifulSoup makes a tree of Python objects of each document",
         "parse each document once, with 'lxml' and a SoupStrainer for the parts that are needed; "
         "lxml.html and selectolax are many times faster",
-        ("/bs4/__init__.py:", "/bs4/builder/"), (), 30, is_avoidable=False,
+        ("/bs4/__init__.py:", "/bs4/builder/"), (), 30,
     ),
     CostlyCall(
         "documents_read", "Reading documents (Excel, Word, PDF) in Python takes much of the time",
@@ -233,7 +229,7 @@ SERVICES = (
         "pandas.read_excel with `engine='calamine'`, PDFs with pypdfium2 or pymupdf, which are "
         "many times faster",
         ("/openpyxl/", "/xlrd/", "/pypdf/", "/PyPDF2/", "/pdfminer/", "/pdfplumber/", "/docx/",
-         "/pptx/"), (), 25, is_avoidable=False,
+         "/pptx/"), (), 25,
     ),
     CostlyCall(
         "markup_made", "Parsers of markup or lexers are made or guessed again and again",
@@ -247,7 +243,7 @@ SERVICES = (
         "markup_cleaned", "Cleaning or highlighting markup in Python takes much of the time",
         "keep what was made of the same text; nh3 cleans HTML many times faster than bleach",
         ("/bleach/", "/pygments/lexer.py:", "/pygments/formatters/html.py:", "/docutils/",
-         "/cssutils/", "/premailer/"), (), 25, is_avoidable=False,
+         "/cssutils/", "/premailer/"), (), 25,
     ),
     CostlyCall(
         "bars_drawn", "Bars of progress take much of the time",
@@ -263,7 +259,7 @@ SERVICES = (
         "screen_drawn", "Drawing tables and colours on the terminal takes much of the time",
         "draw a few times a second at most, and only what is seen; print plain text where nobody "
         "looks", ("/rich/", "/tabulate/", "/prettytable/", "/textual/", "/prompt_toolkit/",
-                  "/click/"), (), 25, is_avoidable=False, sure_pct=60,
+                  "/click/"), (), 25,
     ),
     CostlyCall(
         "spans_sent", "Each span of a trace is sent by the thread that ends it",
@@ -275,7 +271,7 @@ SERVICES = (
         "sample (traces_sample_rate), make no span for each item, and keep the child of a metric "
         "(`labels(…)`) in a variable",
         ("/opentelemetry/", "/ddtrace/", "/newrelic/", "/sentry_sdk/", "/prometheus_client/",
-         "/elasticapm/"), (), 20, is_avoidable=False, sure_pct=40,
+         "/elasticapm/"), (), 20,
     ),
     CostlyCall(
         "tasks_sent", "Sending one task after the other to a broker takes much of the time",
@@ -285,7 +281,7 @@ SERVICES = (
          "/kombu/messaging.py:publish",
          "/celery/canvas.py:apply_async", "/rq/queue.py:enqueue", "/dramatiq/actor.py:send"), (),
          25,
-        stretch=SHORT, is_avoidable=False, sure_pct=50, is_per_request=True,
+        stretch=SHORT,
     ),
     CostlyCall(
         "answers_decoded", "Objects are made of each answer of Kubernetes",
@@ -298,7 +294,7 @@ SERVICES = (
         "leave large arguments out of the key (`ignore=[…]`), keep small results in memory "
         "(functools.lru_cache), and cache larger steps",
         ("/joblib/memory.py:", "/joblib/hashing.py:", "/joblib/func_inspect.py:", "/diskcache/",
-         "/django/core/cache/backends/", "/cachetools/"), (), 25, is_avoidable=False, sure_pct=60,
+         "/django/core/cache/backends/", "/cachetools/"), (), 25,
     ),
     CostlyCall(
         "word_lists_read", "Lists of words are read again and again (nltk)",
@@ -310,6 +306,5 @@ SERVICES = (
 # All that is known beside what is in costly_calls.py and costly_data.py. It is only mentioned: too
 # few programs have been seen to say of any of it that it is never what a program is for.
 MORE = tuple(
-    one._replace(is_avoidable=False, sure_pct=0.0)
-    for one in (*STANDARD, *SYSTEM, *SERVICES, *TABLES, *MODELS)
+    one._replace(is_avoidable=False) for one in (*STANDARD, *SYSTEM, *SERVICES, *TABLES, *MODELS)
 )

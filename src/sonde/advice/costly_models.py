@@ -31,7 +31,6 @@ MODELS = (
         "compress_level, in several threads",
         ("/PIL/Image.py:", "/PIL/ImageFile.py:", "/PIL/ImageOps.py:", "/imageio/", "/skimage/"),
         ("cv2.imread", "cv2.imdecode", "cv2.imwrite", "cv2.imencode", "cv2.resize"), 40,
-        is_avoidable=False,
     ),
     CostlyCall(
         "frames_sought", "A video is opened, or wound to a place, for each picture",
@@ -52,7 +51,6 @@ MODELS = (
         "keep one figure and change its data (set_data), draw fewer points and less often, without "
         "tight_layout or at a lower dpi, and close figures that are done",
         ("/matplotlib/", "/seaborn/", "/plotly/", "/_plotly_utils/", "/bokeh/"), (), 30,
-        is_avoidable=False,
     ),
     CostlyCall(
         "metrics_logged", "Recording the course of the training takes much of the time",
@@ -68,7 +66,6 @@ MODELS = (
         "call `metric.update(…)` at each step and `compute()` at the end of the epoch: forward "
         "does both, and saves and restores the state", ("/torchmetrics/metric.py:forward",
         "/torchmetrics/metric.py:_forward_full_state_update",), (), 20,
-        is_avoidable=False, sure_pct=40,
     ),
     CostlyCall(
         "parameters_walked", "The modules of the model are walked through again and again",
@@ -76,7 +73,6 @@ MODELS = (
         "call (torch._foreach_…)",
         name_frames("/torch/nn/modules/module.py", "_named_members named_parameters parameters "
                     "named_modules modules named_buffers buffers named_children children"), (), 15,
-        is_avoidable=False, sure_pct=30,
     ),
     CostlyCall(
         "states_copied",
@@ -85,33 +81,30 @@ MODELS = (
         "parameters (get_ema_multi_avg_fn, torch._foreach_lerp_)",
         name_frames("/torch/nn/modules/module.py", "state_dict _save_to_state_dict")
         + ("/torch/optim/swa_utils.py:", "/torch/nn/utils/convert_parameters.py:"), (), 20,
-        is_avoidable=False, sure_pct=40,
     ),
     CostlyCall(
         "gradients_clipped", "Clipping gradients takes much of the time",
         "`clip_grad_norm_(…, foreach=True)` does it with one call for all; leave out a second pass "
         "that only measures the norm (clip_grad_norm_ returns it)",
-        ("/torch/nn/utils/clip_grad.py:",), (), 20, is_avoidable=False,
+        ("/torch/nn/utils/clip_grad.py:",), (), 20,
     ),
     CostlyCall(
         "parameters_stepped", "The optimizer goes through the parameters one by one",
         "`foreach=True` or `fused=True` does it with one call for all of them",
         tuple(f"/torch/optim/{name}.py:_single_tensor_{name}"
               for name in ("adam", "adamw", "sgd", "rmsprop", "adagrad", "nadam", "radam")), (), 35,
-        is_avoidable=False,
     ),
     CostlyCall(
         "tensors_iterated", "A loop in Python goes through the elements of a tensor",
         "take it over once (`tolist()`), or work on the whole tensor (masks, gather, torch.where)",
         name_frames("/torch/_tensor.py", "__iter__ __contains__ __reversed__ __array__"), (), 20,
-        is_avoidable=False, sure_pct=40,
     ),
     CostlyCall(
         "tensors_repeated", "Tensors are repeated, so that others of the same shape can be used",
         "operations stretch them by themselves (`x[:, None] - y[None]`), and `expand` copies "
         "nothing",
         (), name_calls(_TENSOR, "repeat repeat_interleave tile")
-        + name_calls(_FUNCTIONS, "repeat_interleave tile"), 20, is_avoidable=False, sure_pct=40,
+        + name_calls(_FUNCTIONS, "repeat_interleave tile"), 20,
     ),
     CostlyCall(
         "tensors_sorted",
@@ -124,13 +117,12 @@ MODELS = (
                    "_unique2 isin histc kthvalue")
         + name_calls(_TENSOR, "sort argsort topk nonzero masked_select median quantile kthvalue"),
         35,
-        is_avoidable=False,
     ),
     CostlyCall(
         "distances_of_all", "Distances of each with each take much of the time",
         "they grow with the square: take pieces (chunks), only what is near (a tree, faiss), or a "
         "product of matrices for the squares", ("/torch/functional.py:cdist",),
-        name_calls(_FUNCTIONS, "cdist _cdist_forward pdist"), 35, is_avoidable=False,
+        name_calls(_FUNCTIONS, "cdist _cdist_forward pdist"), 35,
     ),
     CostlyCall(
         "memory_given_back", "Memory of the GPU is given back and measured again and again",
@@ -146,7 +138,7 @@ MODELS = (
         "epoch",
         name_frames("/torch/distributed/distributed_c10d.py", "all_gather_object gather_object "
                     "broadcast_object_list scatter_object_list _object_to_tensor "
-                    "_tensor_to_object"), (), 15, is_avoidable=False, sure_pct=30, state=WORKING,
+                    "_tensor_to_object"), (), 15, state=WORKING,
     ),
     CostlyCall(
         "graphs_traced", "Models or functions are traced, exported or compiled again and again",
@@ -156,7 +148,6 @@ MODELS = (
          "/torch/fx/_symbolic_trace.py:", "/torch/onnx/", "/torch/ao/quantization/",
          "/numba/core/", "/jax/_src/compiler.py:", "/jax/_src/interpreters/",
          "/tensorflow/python/eager/polymorphic_function/tracing_compilation.py:"), (), 20,
-        is_avoidable=False,
     ),
     CostlyCall(
         "slow_tokens", "Texts are cut into tokens by a slow tokenizer, which is written in Python",
@@ -172,7 +163,7 @@ MODELS = (
         ("/transformers/tokenization_utils_fast.py:", "/transformers/tokenization_utils_base.py:",
          "/transformers/tokenization_utils_tokenizers.py:", "/tiktoken/core.py:", "/nltk/tokenize/",
          "/nltk/tag/", "/nltk/stem/", "/spacy/language.py:__call__", "/sentencepiece/"),
-        ("tokenizers.Tokenizer.",), 25, is_avoidable=False,
+        ("tokenizers.Tokenizer.",), 25,
     ),
     CostlyCall(
         "pretrained_loaded", "Tokenizers, configurations or models are loaded again and again",
@@ -183,19 +174,18 @@ MODELS = (
          "/transformers/processing_utils.py:from_pretrained", "/huggingface_hub/file_download.py:",
          "/spacy/util.py:load_model", "/spacy/__init__.py:load", "/tiktoken/load.py:",
          "/tiktoken/registry.py:", "/sentencepiece/__init__.py:Load"), ("cv2.CascadeClassifier",),
-        15, is_avoidable=False,
+        15,
     ),
     CostlyCall(
         "logits_changed", "Changing the scores of the next token takes much of the time",
         "leave out processors that are not needed (no_repeat_ngram_size and the like go through "
         "all "
         "tokens so far in Python)", ("/transformers/generation/logits_process.py:",), (), 20,
-        is_avoidable=False,
     ),
     CostlyCall(
         "vectors_singly", "An index of vectors is asked, or filled, with one vector at a time",
         "hand over a matrix of many vectors: search and add work on all of them in parallel",
-        ("/faiss/class_wrappers.py:",), (), 25, stretch=SHORT, is_avoidable=False, sure_pct=50,
+        ("/faiss/class_wrappers.py:",), (), 25, stretch=SHORT,
     ),
     CostlyCall(
         "environments_checked", "Each step of an environment is checked (gymnasium)",

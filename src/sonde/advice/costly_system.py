@@ -28,7 +28,7 @@ SYSTEM = (
         "change of the file first",
         (*name_frames("/configparser.py", "read read_string read_file _read"), "/tomllib/",
          "/tomli/", "/dotenv/", "/toml/decoder.py:", "/pydantic_settings/"), (), 20,
-        stretch=SHORT, is_avoidable=False, sure_pct=40, is_once=True,
+        stretch=SHORT, is_once=True,
     ),
     CostlyCall(
         "options_parsed", "Parsers of arguments are made or used again and again (argparse)",
@@ -59,7 +59,6 @@ SYSTEM = (
         "system_random", "Random numbers are asked from the system one by one (secrets, urandom)",
         "use `random` for what is no secret; for secrets, ask for many bytes at once and cut them",
         ("/secrets.py:", "/random.py:SystemRandom."), ("posix.urandom", "posix.getrandom"), 25,
-        is_avoidable=False, sure_pct=50,
     ),
     CostlyCall(
         "machine_asked", "Questions about this machine or Python are asked again and again",
@@ -75,14 +74,13 @@ SYSTEM = (
         "processes_asked", "Asking about processes and the machine (psutil) takes much of the time",
         "ask less often, keep the Process objects, ask for several numbers inside of `oneshot()`, "
         "and do not go through all processes for one",
-        ("/psutil/",), (), 20, is_avoidable=False, sure_pct=40,
+        ("/psutil/",), (), 20,
     ),
     CostlyCall(
         "files_copied", "Copying or deleting files takes much of the time",
         "move (os.replace) or link (os.link) on the same disk in place of copying, leave out what "
         "is there already, and copy several at once in threads",
         name_frames("/shutil.py", "copyfile copyfileobj copytree rmtree move copy2 copy"), (), 30,
-        is_avoidable=False,
     ),
     CostlyCall(
         "folders_made", "Making folders that are there already takes much of the time",
@@ -96,7 +94,6 @@ SYSTEM = (
         "walk once and keep what was found, leave out folders that are not needed (change `dirs` "
         "in place), and use os.scandir, whose entries know their kind",
         ("<frozen os>:walk", "<frozen os>:_walk", "/os.py:walk", "/pathlib.py:walk"), (), 25,
-        is_avoidable=False,
     ),
     CostlyCall(
         "paths_made", "Making and joining paths takes much of the time",
@@ -107,7 +104,7 @@ SYSTEM = (
                       "with_suffix with_name _from_parts _parse_args _make_child parent suffix "
                       "__fspath__ __hash__ __eq__ name parts"),
          *name_frames("<frozen posixpath>", "join normpath relpath abspath split splitext dirname "
-                      "basename commonpath expanduser")), (), 30, is_avoidable=False, sure_pct=60,
+                      "basename commonpath expanduser")), (), 30,
     ),
     CostlyCall(
         "archive_searched", "The list of an archive is gone through for each file in it",
@@ -126,7 +123,6 @@ SYSTEM = (
         ("/_compression.py:seek", "/gzip.py:seek", "/gzip.py:rewind", "/gzip.py:GzipFile.seek",
          "/compression/_common/_streams.py:seek", "/bz2.py:seek", "/lzma.py:seek",
          "/zipfile.py:ZipExtFile.seek", "/zipfile/__init__.py:ZipExtFile.seek"), (), 20,
-        is_avoidable=False,
     ),
     CostlyCall(
         "loops_made", "An event loop is made for each call (asyncio.run)",
@@ -144,7 +140,7 @@ SYSTEM = (
         "pieces of some hundreds, and let a few workers take from a queue",
         (*name_frames("/asyncio/tasks.py", "gather create_task ensure_future _ensure_future wait "
                       "as_completed wait_for shield"), "/asyncio/taskgroups.py:create_task",
-         "/asyncio/timeouts.py:"), ("_asyncio.Task",), 25, is_avoidable=False, sure_pct=45,
+         "/asyncio/timeouts.py:"), ("_asyncio.Task",), 25,
     ),
     CostlyCall(
         "tiny_jobs", "Handing small pieces of work to threads or processes takes much of the time",
@@ -153,7 +149,7 @@ SYSTEM = (
         ("/concurrent/futures/thread.py:submit", "/concurrent/futures/process.py:submit",
          "/concurrent/futures/_base.py:map", "/concurrent/futures/_base.py:Future.__init__",
          "/asyncio/threads.py:to_thread", "/asyncio/base_events.py:run_in_executor",
-         "/asgiref/sync.py:"), (), 25, is_avoidable=False, sure_pct=40, state=WORKING,
+         "/asgiref/sync.py:"), (), 25, state=WORKING,
     ),
     CostlyCall(
         "shared_elements", "Elements of a multiprocessing.Array are asked for one by one",
@@ -166,7 +162,7 @@ SYSTEM = (
         "items_handed", "Handing single items from thread to thread takes much of the time",
         "put lists of some hundreds into the queue; queue.SimpleQueue and collections.deque are "
         "faster than queue.Queue",
-        ("/queue.py:put", "/queue.py:get"), (), 30, is_avoidable=False, sure_pct=50, state=WORKING,
+        ("/queue.py:put", "/queue.py:get"), (), 30, state=WORKING,
     ),
     CostlyCall(
         "objects_listed", "The program asks Python for all of its objects, or what refers to them",
@@ -179,7 +175,6 @@ SYSTEM = (
         "shelf_pickled", "Each access to a shelf (shelve) pickles or unpickles the whole object",
         "take the object into a variable, change it, and store it once; keep many small values in "
         "sqlite3", name_frames("/shelve.py", "__getitem__ __setitem__ get sync"), (), 25,
-        is_avoidable=False, sure_pct=50,
     ),
     CostlyCall(
         "dumb_dbm", "Keys are kept by dbm.dumb, which is written in Python",
@@ -202,7 +197,7 @@ SYSTEM = (
         "printed", "Printing takes much of the time",
         "print less often, and much at once (join the lines first); whoever reads the output, a "
         "terminal, may be what is slow",
-        (), ("builtins.print",), 30, is_avoidable=False,
+        (), ("builtins.print",), 30,
     ),
     CostlyCall(
         "modules_anew", "Modules are loaded or looked for again and again",
@@ -230,6 +225,6 @@ SYSTEM = (
     CostlyCall(
         "mocked", "Mock objects of tests (unittest.mock) take much of the time",
         "in a loop, use a small class of your own; make `create_autospec` and `spec=` once",
-        ("/unittest/mock.py:",), (), 30, is_avoidable=False,
+        ("/unittest/mock.py:",), (), 30,
     ),
 )  # fmt: skip

@@ -23,21 +23,21 @@ TABLES = (
         "all of them at the end",
         (*name_frames("/pandas/core/frame.py", "__init__ from_dict from_records"),
          "/pandas/core/series.py:__init__", "/pandas/core/internals/construction.py:"), (), 25,
-        stretch=SHORT, is_avoidable=False, sure_pct=45,
+        stretch=SHORT,
     ),
     CostlyCall(
         "columns_added", "Columns are added to a data frame one after the other",
         "collect them in a dictionary and add all at once (`pandas.concat([frame, DataFrame(new)], "
         "axis=1)`, assign): each one may copy what is there",
         (*name_frames("/pandas/core/frame.py", "insert _set_item __setitem__ _set_item_mgr"),), (),
-        25, stretch=SHORT, is_avoidable=False, sure_pct=50,
+        25, stretch=SHORT,
     ),
     CostlyCall(
         "series_elements", "Elements of a Series are asked for one by one",
         "turn it into a list or an array first (`tolist()`, to_numpy()), a dictionary for look-ups "
         "(to_dict()), or work on the whole column",
         name_frames("/pandas/core/series.py", "__getitem__ __setitem__ _get_value _set_value "
-                    "__iter__ item get"), (), 20, stretch=SHORT, is_avoidable=False, sure_pct=35,
+                    "__iter__ item get"), (), 20, stretch=SHORT,
     ),
     CostlyCall(
         "frame_sorted", "A table is sorted again and again",
@@ -46,13 +46,12 @@ TABLES = (
         (*name_frames("/pandas/core/frame.py", "sort_values sort_index nlargest"),
          *name_frames("/pandas/core/series.py", "sort_values sort_index argsort"),
          *name_frames("/polars/dataframe/frame.py", "sort")), (), 25, stretch=SHORT,
-        is_avoidable=False,
     ),
     CostlyCall(
         "frames_joined", "Tables are joined again and again",
         "join once for all keys (merge of the whole tables), set_index before many joins, or look "
         "single rows up in a dictionary", ("/pandas/core/reshape/merge.py:",), (), 25,
-        stretch=SHORT, is_avoidable=False, sure_pct=60,
+        stretch=SHORT,
     ),
     CostlyCall(
         "groups_again", "A table is grouped or pivoted again and again",
@@ -61,7 +60,7 @@ TABLES = (
          "/pandas/core/groupby/ops.py:", "/pandas/core/groupby/grouper.py:",
          "/pandas/core/reshape/pivot.py:", "/pandas/core/algorithms.py:value_counts",
          "/pandas/core/frame.py:groupby", "/pandas/core/series.py:groupby"), (), 30,
-        stretch=SHORT, is_avoidable=False,
+        stretch=SHORT,
     ),
     CostlyCall(
         "frame_copied", "Data frames are copied for small changes, again and again",
@@ -71,20 +70,20 @@ TABLES = (
          "drop drop_duplicates duplicated reset_index set_index "
                       "rename assign dropna reindex explode transpose T"),
          *name_frames("/pandas/core/generic.py", "copy drop reindex fillna astype replace")), (),
-        30, stretch=SHORT, is_avoidable=False,
+        30, stretch=SHORT,
     ),
     CostlyCall(
         "text_columns", "Text functions of columns (`.str`) go through the values one by one",
         "do it once for each different text (`astype('category')`, map of a dictionary), or keep "
         "the column as `string[pyarrow]`, whose functions are in C",
-        ("/pandas/core/strings/",), (), 30, is_avoidable=False,
+        ("/pandas/core/strings/",), (), 30,
     ),
     CostlyCall(
         "dates_singly", "Dates are parsed by pandas one by one, or without a format",
         "parse a whole column with one call and `format=…` (or `format='ISO8601'`)",
         ("/pandas/core/tools/datetimes.py:",), ("pandas._libs.tslibs.timestamps.Timestamp",
                                                 "pandas._libs.tslibs.parsing.parse_datetime_string"),
-        25, stretch=SHORT, is_avoidable=False, sure_pct=50,
+        25, stretch=SHORT,
     ),
     CostlyCall(
         "windows_in_python",
@@ -96,7 +95,6 @@ TABLES = (
          *name_frames("/pandas/core/series.py", "map"),
          *name_frames("/polars/expr/expr.py", "map_elements"),
          *name_frames("/polars/series/series.py", "map_elements")), (), 35, is_through=True,
-        is_avoidable=False,
     ),
     CostlyCall(
         "polars_elements", "Rows or values of a polars frame are asked for one by one",
@@ -105,7 +103,6 @@ TABLES = (
         (*name_frames("/polars/dataframe/frame.py", "row __getitem__ item filter"),
          *name_frames("/polars/series/series.py", "__getitem__"),
          *name_frames("/polars/lazyframe/frame.py", "collect")), (), 25, stretch=SHORT,
-        is_avoidable=False, sure_pct=60,
     ),
     CostlyCall(
         "arrow_elements", "Values of Arrow arrays are asked for one by one",
@@ -116,7 +113,6 @@ TABLES = (
          "pyarrow.lib.DoubleScalar.as_py", "pyarrow.lib.StringScalar.as_py",
          "pyarrow.lib.Table.slice", "pyarrow.lib.Table.__getitem__", "pyarrow.lib.Table.column"),
          20,
-        is_avoidable=False, sure_pct=40,
     ),
     CostlyCall(
         "parquet_pieces",
@@ -127,7 +123,6 @@ TABLES = (
         ("/pyarrow/parquet/core.py:", "/pyarrow/dataset.py:", "/pyarrow/feather.py:"),
         ("pyarrow._parquet.ParquetReader.read_row_group", "pyarrow._parquet.ParquetReader.open",
          "pyarrow._parquet.ParquetReader.read_row_groups"), 25, stretch=SHORT,
-        is_avoidable=False, sure_pct=50,
     ),
     CostlyCall(
         "tables_as_text", "Tables or arrays are written or read as text, or shown",
@@ -137,7 +132,6 @@ TABLES = (
          "/pandas/io/excel/", "/numpy/core/arrayprint.py:", "/numpy/_core/arrayprint.py:",
          "/torch/_tensor_str.py:", *name_numpy("lib/npyio.py lib/_npyio_impl.py", "savetxt loadtxt "
                                                "genfromtxt fromregex")), (), 20,
-        is_avoidable=False,
     ),
     CostlyCall(
         "arrays_cut",
@@ -155,7 +149,6 @@ TABLES = (
          *(f"{base}{name}" for base in _BASE for name in ("percentile", "quantile", "median")),
          *name_numpy("lib/nanfunctions.py lib/_nanfunctions_impl.py",
                      "nanpercentile nanquantile nanmedian")), (), 35, stretch=SHORT,
-        is_avoidable=False,
     ),
     CostlyCall(
         "along_axis", "A Python function is called for each row of an array (apply_along_axis)",
@@ -177,7 +170,6 @@ TABLES = (
         "two or three numbers in plain Python (math.hypot, math.dist)",
         name_numpy("linalg/linalg.py linalg/_linalg.py", "norm cross")
         + name_numpy("core/numeric.py _core/numeric.py", "cross"), (), 20, stretch=SHORT,
-        is_avoidable=False, sure_pct=40,
     ),
     CostlyCall(
         "paths_of_einsum", "The order of an einsum is worked out again and again",
@@ -190,7 +182,7 @@ TABLES = (
         "draw many at once and not one by one (`size=`), with numpy.random.default_rng, as float32 "
         "where that is enough",
         (), ("numpy.random.mtrand.RandomState.", "numpy.random._generator.Generator.",
-             "numpy.random.mtrand."), 35, is_avoidable=False,
+             "numpy.random.mtrand."), 35,
     ),
     CostlyCall(
         "arrays_of_lists", "Arrays or tensors are made of Python lists, number by number",
@@ -198,14 +190,13 @@ TABLES = (
         "and read files straight into arrays",
         (), ("numpy.array", "numpy.asarray", f"{_FUNCTIONS}.tensor", f"{_FUNCTIONS}.as_tensor",
              "numpy.core.multiarray.array", "numpy.fromiter"), 30,
-        is_avoidable=False,
     ),
     CostlyCall(
         "arrays_asserted", "Tests of arrays (numpy.testing, torch.testing) take much of the time",
         "leave them to tests; in a program, numpy.array_equal or one isfinite(…).all()",
         ("/numpy/testing/", "/torch/testing/", "/pandas/_testing/",
          "/torch/autograd/gradcheck.py:"),
-        (), 15, is_avoidable=False, sure_pct=40,
+        (), 15,
     ),
     CostlyCall(
         "sparse_elements", "Elements of a sparse matrix are read or written one by one",
@@ -216,7 +207,7 @@ TABLES = (
         + name_frames("/scipy/sparse/_dok.py", "__getitem__ __setitem__")
         + name_frames("/scipy/sparse/_compressed.py", "_insert_many _set_many _set_intXint"), (),
         20,
-        stretch=SHORT, is_avoidable=False, sure_pct=40,
+        stretch=SHORT,
     ),
     CostlyCall(
         "sparse_converted", "Sparse matrices change their form again and again",
@@ -225,20 +216,18 @@ TABLES = (
         tuple(f"/scipy/sparse/_{form}.py:{name}"
               for form in ("coo", "csr", "csc", "lil", "dok", "base", "compressed", "dia")
               for name in ("tocsr", "tocsc", "tocoo", "tolil", "asformat", "toarray", "todense")),
-        (), 20, stretch=SHORT, is_avoidable=False, sure_pct=50,
+        (), 20, stretch=SHORT,
     ),
     CostlyCall(
         "single_statistics", "scipy.stats is asked for one value at a time; most of it is checking",
         "ask for a whole array at once, or use scipy.special (ndtr, ndtri, gammaln) or a line of "
         "numpy for the formula",
-        ("/scipy/stats/_distn_infrastructure.py:",), (), 25, stretch=SHORT, is_avoidable=False,
-        sure_pct=40,
+        ("/scipy/stats/_distn_infrastructure.py:",), (), 25, stretch=SHORT,
     ),
     CostlyCall(
         "gradients_tried", "The gradient is found by trying: one call for each parameter",
         "hand over the gradient (`jac=`), written out or by automatic differentiation (jax, torch)",
         ("/scipy/optimize/_numdiff.py:approx_derivative",), (), 40, is_through=True,
-        is_avoidable=False, sure_pct=60,
     ),
     CostlyCall(
         "single_distances", "Distances are computed of one pair after the other",
@@ -253,7 +242,6 @@ TABLES = (
         "build the tree once, and ask it for many points with one call (`workers=-1`)",
         ("/scipy/spatial/_kdtree.py:",), ("scipy.spatial._ckdtree.cKDTree",
                                          "scipy.spatial._ckdtree.cKDTree."), 25, stretch=SHORT,
-        is_avoidable=False, sure_pct=60,
     ),
     CostlyCall(
         "few_rows_predicted", "A model is asked for few rows at a time: most of it is checking",
@@ -264,22 +252,21 @@ TABLES = (
          "/sklearn/utils/parallel.py:",
          "/sklearn/utils/_array_api.py:", "/sklearn/utils/_metadata_requests.py:",
          "/keras/src/backend/tensorflow/trainer.py:predict", "/keras/engine/training.py:predict",
-         "/keras/src/engine/training.py:predict"), (), 30, stretch=SHORT, is_avoidable=False,
-        sure_pct=40,
+         "/keras/src/engine/training.py:predict"), (), 30, stretch=SHORT,
     ),
     CostlyCall(
         "models_fitted", "Models, or what prepares their data, are fitted again and again",
         "fit once and keep the result; compute what is the same for all parameters before the "
         "search (`memory=` of a Pipeline), on fewer rows at first, with `n_jobs=-1`",
         ("/sklearn/base.py:wrapper", "/sklearn/model_selection/", "/sklearn/feature_extraction/",
-         "/xgboost/training.py:train", "/lightgbm/engine.py:train"), (), 60, is_avoidable=False,
+         "/xgboost/training.py:train", "/lightgbm/engine.py:train"), (), 60,
     ),
     CostlyCall(
         "paths_in_graphs", "Paths in a graph are looked for one pair after the other (networkx)",
         "ask once from each start (single_source_shortest_path_length), keep the components for "
         "`has_path`, or use rustworkx, igraph or scipy.sparse.csgraph, which are in C",
         ("/networkx/algorithms/shortest_paths/", "/networkx/algorithms/traversal/"), (), 30,
-        stretch=SHORT, is_avoidable=False,
+        stretch=SHORT,
     ),
     CostlyCall(
         "graphs_copied", "Graphs are copied, or cut out of others, again and again",
@@ -289,20 +276,19 @@ TABLES = (
                     "add_edges_from add_nodes_from")
         + name_frames("/networkx/classes/digraph.py", "reverse copy add_edges_from add_nodes_from")
         + name_frames("/networkx/algorithms/operators/binary.py", "compose union"), (), 25,
-        stretch=SHORT, is_avoidable=False, sure_pct=60,
+        stretch=SHORT,
     ),
     CostlyCall(
         "formulas_substituted", "Formulas are worked out with sympy, step by step",
         "turn the formula into a function once (sympy.lambdify) and call that with numbers or "
         "arrays", ("/sympy/core/basic.py:subs", "/sympy/core/evalf.py:",
         "/sympy/core/basic.py:xreplace",
-                   "/sympy/utilities/lambdify.py:"), (), 25, stretch=SHORT, is_avoidable=False,
-        sure_pct=50,
+                   "/sympy/utilities/lambdify.py:"), (), 25, stretch=SHORT,
     ),
     CostlyCall(
         "units_computed", "Computing with units takes much of the time",
         "take the plain number (`.value`, `.magnitude`) before the loop, and keep one UnitRegistry",
-        ("/pint/", "/astropy/units/"), (), 25, is_avoidable=False, sure_pct=60,
+        ("/pint/", "/astropy/units/"), (), 25,
     ),
     CostlyCall(
         "projections_made", "Transformers of coordinates are made again and again",
@@ -316,7 +302,7 @@ TABLES = (
         "read; load an xarray variable once (`.load()`, `.values`)",
         ("/h5py/_hl/dataset.py:", "/h5py/_hl/attrs.py:", "/h5py/_hl/group.py:", "/zarr/",
          "/xarray/"),
-        (), 25, stretch=SHORT, is_avoidable=False, sure_pct=60,
+        (), 25, stretch=SHORT,
     ),
     CostlyCall(
         "dask_graphs", "Making and ordering the tasks of dask takes much of the time",
@@ -325,6 +311,6 @@ TABLES = (
         ("/dask/base.py:", "/dask/delayed.py:", "/dask/highlevelgraph.py:",
          "/dask/optimization.py:",
          "/dask/order.py:", "/dask/_task_spec.py:", "/dask/local.py:", "/dask/tokenize.py:",
-         "/dask/array/", "/dask/dataframe/"), (), 30, is_avoidable=False, state=WORKING,
+         "/dask/array/", "/dask/dataframe/"), (), 30, state=WORKING,
     ),
 )  # fmt: skip
