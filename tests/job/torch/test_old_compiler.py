@@ -6,7 +6,7 @@ from types import CodeType, SimpleNamespace
 
 from sonde.job.source_context import SourceContext
 from sonde.job.torch import module_names
-from sonde.job.torch.old_compiler import leave_out_ours, name_hook
+from sonde.job.torch.old_compiler import leave_out_ours, wrap_hook
 
 
 def make_torch(**functions: object) -> SimpleNamespace:
@@ -32,7 +32,7 @@ def test_a_torch_that_cannot_leave_code_out_stays_as_it_is() -> None:
 
 
 def test_only_an_old_compiler_gets_a_hook_that_it_leaves_out() -> None:
-    hook = name_hook(make_torch(skip_code=None), abs)
+    hook = wrap_hook(make_torch(skip_code=None), abs)
     assert hook is abs
-    hook = name_hook(make_torch(skip_code=id), abs)
+    hook = wrap_hook(make_torch(skip_code=id), abs)
     assert hook(-1) == 1 and hook._torchdynamo_disable  # type: ignore[attr-defined]

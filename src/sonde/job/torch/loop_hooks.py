@@ -8,7 +8,7 @@ from weakref import ref
 
 from sonde import _core
 from sonde.job.source_context import SourceContext
-from sonde.job.torch.old_compiler import name_hook
+from sonde.job.torch.old_compiler import wrap_hook
 from sonde.job.torch.steps import OPTIMIZER, Steps
 
 TYPE_CHECKING = False
@@ -34,7 +34,7 @@ class Optimizers:
 
     def start(self) -> None:
         torch, optimizer = sys.modules["torch"], sys.modules["torch.optim.optimizer"]
-        before, after = (name_hook(torch, hook) for hook in (self.core.before, self.core.after))
+        before, after = (wrap_hook(torch, hook) for hook in (self.core.before, self.core.after))
         self._handles = [
             optimizer.register_optimizer_step_pre_hook(before),
             optimizer.register_optimizer_step_post_hook(after),

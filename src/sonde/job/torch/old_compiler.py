@@ -27,9 +27,9 @@ def leave_out_ours(torch: Any) -> None:
             skip(code)
 
 
-def name_hook(torch: Any, hook: Callable[..., object]) -> Callable[..., object]:
-    """Return a hook that such a compiler leaves out without a warning: of one that is no Python
-    function, it warns the user, with our name."""
+def wrap_hook(torch: Any, hook: Callable[..., object]) -> Callable[..., object]:
+    """Return what to give to torch as a hook: for an older compiler, a function of Python that it
+    leaves out in silence. Of a hook in C it warns the user, with our name."""
     if _find_skip(torch) is None:
         return hook
 
